@@ -1,0 +1,5 @@
+//! The program: arguments, log set-up, dispatch, exit status.
+
+fn main() -> std::process::ExitCode {
+    pve_atomicops::cli::main()
+}

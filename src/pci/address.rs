@@ -1,0 +1,107 @@
+//! PCI addresses: segment (domain), bus, device, function.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The full address of one PCI function.
+///
+/// The segment has 32 bits: Linux numbers some host bridges above 0xffff. The order is segment, bus, device, function,
+/// which is also the order of the names in `/sys/bus/pci/devices` as long as all segments have four digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sbdf {
+    segment: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+/// A text that is not a full PCI address such as `0000:0b:00.0`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a PCI address such as 0000:0b:00.0")]
+pub struct AddressError(String);
+
+impl Sbdf {
+    /// An address from its numbers; `None` where device is above 31 or function above 7.
+    pub const fn new(segment: u32, bus: u8, device: u8, function: u8) -> Option<Self> {
+        if device < 32 && function < 8 {
+            Some(Self { segment, bus, device, function })
+        } else {
+            None
+        }
+    }
+
+    /// PCI segment, which Linux calls domain.
+    pub const fn segment(self) -> u32 {
+        self.segment
+    }
+
+    /// Bus number.
+    pub const fn bus(self) -> u8 {
+        self.bus
+    }
+
+    /// Device number, 0 to 31.
+    pub const fn device(self) -> u8 {
+        self.device
+    }
+
+    /// Function number, 0 to 7.
+    pub const fn function(self) -> u8 {
+        self.function
+    }
+
+    /// Segment, bus and device as `0000:0b:00`.
+    pub fn slot(self) -> String {
+        format!("{:04x}:{:02x}:{:02x}", self.segment, self.bus, self.device)
+    }
+
+    /// Whether both functions sit in the same slot.
+    pub fn same_slot(self, other: Self) -> bool {
+        (self.segment, self.bus, self.device) == (other.segment, other.bus, other.device)
+    }
+}
+
+impl fmt::Display for Sbdf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{:04x}:{:02x}:{:02x}.{:x}", self.segment, self.bus, self.device, self.function);
+        f.pad(&text)
+    }
+}
+
+impl FromStr for Sbdf {
+    type Err = AddressError;
+
+    /// Reads a name as `sysfs` spells it: lower-case hexadecimal, at least four digits of segment, no leading zeros
+    /// beyond those four.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let address = parse(text).ok_or_else(|| AddressError(text.to_owned()))?;
+        if address.to_string() == text { Ok(address) } else { Err(AddressError(text.to_owned())) }
+    }
+}
+
+fn parse(text: &str) -> Option<Sbdf> {
+    let (segment, rest) = text.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    Sbdf::new(
+        u32::from_str_radix(segment, 16).ok()?,
+        u8::from_str_radix(bus, 16).ok()?,
+        u8::from_str_radix(device, 16).ok()?,
+        u8::from_str_radix(function, 16).ok()?,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sbdf;
+
+    #[test]
+    fn reads_only_what_sysfs_writes() {
+        for good in ["0000:0b:00.0", "0001:ff:1f.7", "10000:00:00.0", "ffffffff:00:00.1"] {
+            assert_eq!(good.parse::<Sbdf>().unwrap().to_string(), good);
+        }
+        for bad in ["", "0b:00.0", "00000:0b:00.0", "0000:0B:00.0", "0000:0b:20.0", "0000:0b:00.8", "0000:0b:00", "+000:0b:00.0", "0000:0b:00.0 "] {
+            assert!(bad.parse::<Sbdf>().is_err(), "{bad}");
+        }
+    }
+}
