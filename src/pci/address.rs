@@ -24,7 +24,12 @@ impl Sbdf {
     /// An address from its numbers; `None` where device is above 31 or function above 7.
     pub const fn new(segment: u32, bus: u8, device: u8, function: u8) -> Option<Self> {
         if device < 32 && function < 8 {
-            Some(Self { segment, bus, device, function })
+            Some(Self {
+                segment,
+                bus,
+                device,
+                function,
+            })
         } else {
             None
         }
@@ -63,7 +68,10 @@ impl Sbdf {
 
 impl fmt::Display for Sbdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!("{:04x}:{:02x}:{:02x}.{:x}", self.segment, self.bus, self.device, self.function);
+        let text = format!(
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            self.segment, self.bus, self.device, self.function
+        );
         f.pad(&text)
     }
 }
@@ -75,7 +83,11 @@ impl FromStr for Sbdf {
     /// beyond those four.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let address = parse(text).ok_or_else(|| AddressError(text.to_owned()))?;
-        if address.to_string() == text { Ok(address) } else { Err(AddressError(text.to_owned())) }
+        if address.to_string() == text {
+            Ok(address)
+        } else {
+            Err(AddressError(text.to_owned()))
+        }
     }
 }
 
@@ -97,10 +109,25 @@ mod tests {
 
     #[test]
     fn reads_only_what_sysfs_writes() {
-        for good in ["0000:0b:00.0", "0001:ff:1f.7", "10000:00:00.0", "ffffffff:00:00.1"] {
+        for good in [
+            "0000:0b:00.0",
+            "0001:ff:1f.7",
+            "10000:00:00.0",
+            "ffffffff:00:00.1",
+        ] {
             assert_eq!(good.parse::<Sbdf>().unwrap().to_string(), good);
         }
-        for bad in ["", "0b:00.0", "00000:0b:00.0", "0000:0B:00.0", "0000:0b:20.0", "0000:0b:00.8", "0000:0b:00", "+000:0b:00.0", "0000:0b:00.0 "] {
+        for bad in [
+            "",
+            "0b:00.0",
+            "00000:0b:00.0",
+            "0000:0B:00.0",
+            "0000:0b:20.0",
+            "0000:0b:00.8",
+            "0000:0b:00",
+            "+000:0b:00.0",
+            "0000:0b:00.0 ",
+        ] {
             assert!(bad.parse::<Sbdf>().is_err(), "{bad}");
         }
     }

@@ -82,7 +82,9 @@ impl Widths {
 
     /// The widths, narrow to wide.
     pub fn iter(self) -> impl Iterator<Item = Width> {
-        Width::ALL.into_iter().filter(move |width| self.contains(*width))
+        Width::ALL
+            .into_iter()
+            .filter(move |width| self.contains(*width))
     }
 }
 
@@ -96,7 +98,13 @@ impl fmt::Display for Widths {
     /// As `lspci` prints it: `32bit+ 64bit+ 128bitCAS-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = |width| if self.contains(width) { '+' } else { '-' };
-        write!(f, "32bit{} 64bit{} 128bitCAS{}", sign(Width::W32), sign(Width::W64), sign(Width::W128))
+        write!(
+            f,
+            "32bit{} 64bit{} 128bitCAS{}",
+            sign(Width::W32),
+            sign(Width::W64),
+            sign(Width::W128)
+        )
     }
 }
 

@@ -1,0 +1,1 @@
+//! Linux: `pci_enable_atomic_ops_to_root`.

@@ -1,0 +1,1 @@
+//! Proxmox VE: from `hostpciN` to QEMU's devices.

@@ -1,0 +1,1 @@
+//! QEMU: `vfio_pci_enable_rp_atomics`.

@@ -1,0 +1,1 @@
+//! vfio-pci: which widths it reports for a device.

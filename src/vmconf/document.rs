@@ -1,0 +1,1 @@
+//! A VM configuration with every byte kept.

@@ -1,0 +1,1 @@
+//! Integration tests: one crate, one module per topic.
