@@ -1,1 +1,3 @@
 //! Integration tests: one crate, one module per topic.
+
+mod lab;
