@@ -332,12 +332,7 @@ fn installed_version(
     length: u64,
     package: &str,
 ) -> std::io::Result<Option<String>> {
-    let key = |line: &[u8]| line.strip_prefix(b"Package: ").map(<[u8]>::trim_ascii_end);
-    // The key borrows from the line, which a closure's signature has to say.
-    fn bind<F: Fn(&[u8]) -> Option<&[u8]>>(function: F) -> F {
-        function
-    }
-    if !seek_record(reader, length, package.as_bytes(), bind(key))? {
+    if !seek_record(reader, length, package.as_bytes(), package_key)? {
         return Ok(None);
     }
     let (mut line, mut present, mut version) = (Vec::new(), false, None);
@@ -358,6 +353,11 @@ fn installed_version(
         }
     }
     Ok(version.filter(|_| present))
+}
+
+/// The name of the package whose paragraph a line begins.
+fn package_key(line: &[u8]) -> Option<&[u8]> {
+    line.strip_prefix(b"Package: ").map(<[u8]>::trim_ascii_end)
 }
 
 /// `1:10.0.13+ds-0+deb13u1` is `10.0.13`: no epoch, no Debian revision, no suffix.
