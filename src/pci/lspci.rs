@@ -1324,7 +1324,7 @@ mod tests {
         assert_eq!(error(&text), "line 16385: more than 16384 functions");
         let greedy = |addr: &str| {
             format!(
-                "{addr} x\nIOVCtl: Enable+\nInitial VFs: 1, Number of VFs: 65535,\nVF offset: 1, stride: 1, Device ID: 0001\n"
+                "{addr} x\nIOVCtl: Enable+\nInitial VFs: 1, Number of VFs: 65535\nVF offset: 1, stride: 1, Device ID: 0001\n"
             )
         };
         let text: String = (0..5)
