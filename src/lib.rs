@@ -12,4 +12,5 @@
 pub mod cli;
 pub mod pci;
 pub mod rules;
+pub mod store;
 pub mod vmconf;
