@@ -161,8 +161,8 @@ impl Configs {
             .map_err(Cause::Step)
     }
 
-    /// Whether the file still holds exactly these bytes.
-    fn expect(&self, vmid: Vmid, content: &[u8]) -> Result<(), Cause> {
+    /// Checks that the file still holds exactly these bytes.
+    pub fn expect(&self, vmid: Vmid, content: &[u8]) -> Result<(), Cause> {
         if self.holds(vmid, content)? {
             Ok(())
         } else {

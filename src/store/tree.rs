@@ -149,6 +149,15 @@ impl Directory {
         openat(&self.fd, name, flags, mode).map_err(|errno| self.error(operation, name, errno))
     }
 
+    /// Opens a directory that is an entry here, but no link to one.
+    pub fn subdirectory(&self, name: &str) -> Result<Self, StepError> {
+        let fd = self.open(name, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        Ok(Self {
+            fd,
+            path: self.shown(name),
+        })
+    }
+
     /// What an open file or directory of this directory is.
     pub fn stat_open(&self, fd: impl AsFd, name: &str) -> Result<FileStat, StepError> {
         fstat(fd).map_err(|errno| self.error("examine", name, errno))
