@@ -14,4 +14,5 @@ pub mod host;
 pub mod pci;
 pub mod rules;
 pub mod settings;
+pub mod store;
 pub mod vmconf;
