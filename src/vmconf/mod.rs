@@ -1,11 +1,16 @@
 //! The text files of Proxmox VE: VM configurations, property strings, mappings, storages.
 
+pub mod decode;
 pub mod document;
+mod formats;
 pub mod hostpci;
 mod ids;
 pub mod mapping;
 mod patterns;
 pub mod property_string;
+mod schema;
 
+pub use decode::{Config, Section};
+pub use document::Document;
 pub use ids::{HostpciIndex, Phase, Vmid};
 pub use property_string::FormatError;

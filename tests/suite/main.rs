@@ -3,3 +3,4 @@
 mod hostpci;
 mod hostpci_schema;
 mod lab;
+mod vmconfig;
