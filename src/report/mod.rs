@@ -4,3 +4,4 @@ pub mod escape;
 pub mod model;
 pub mod style;
 pub mod text;
+pub mod topology;
