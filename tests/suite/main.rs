@@ -1,1 +1,8 @@
 //! Integration tests: one crate, one module per topic.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod examples;
+mod host;
+mod lspci;
