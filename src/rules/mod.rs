@@ -8,3 +8,6 @@ pub mod linux;
 pub mod pve;
 pub mod qemu;
 pub mod vfio;
+
+#[cfg(test)]
+mod testing;

@@ -6,3 +6,4 @@ mod support;
 mod examples;
 mod host;
 mod lspci;
+mod lab;
