@@ -268,7 +268,11 @@ impl Directory<'_> {
             .root
             .note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
         let target = link_target(self.fd.as_fd(), name).ok()??;
-        target.rsplit('/').next().map(str::to_owned)
+        target
+            .rsplit('/')
+            .next()
+            .filter(|last| !last.is_empty())
+            .map(str::to_owned)
     }
 
     fn registers(&self) -> Registers {
