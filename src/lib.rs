@@ -9,8 +9,10 @@
 //! `host` is the only reader of the system, `store` the only writer. Everything between works on values: nothing in
 //! `vmconf`, `pci`, `rules`, `verdict` and `plan` touches files, environment, clocks or output.
 
+pub mod chain;
 pub mod cli;
 pub mod pci;
+pub mod restart;
 pub mod rules;
 pub mod store;
 pub mod vmconf;
