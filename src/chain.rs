@@ -19,6 +19,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -26,6 +27,10 @@ use crate::vmconf::{Phase, Vmid};
 
 /// Where a script without a `#!` line goes, as with `execvp(3)`, which Proxmox uses.
 const SHELL: &str = "/bin/sh";
+
+/// How often a script that is open for writing is tried, and the pause between.
+const BUSY_ATTEMPTS: usize = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Any error of the caller's function that resolves volume IDs.
 pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
@@ -146,25 +151,38 @@ fn run_one(
         .map_err(Failure::NotRun)?;
     // What we printed so far stands before what the script prints.
     let _ = io::stdout().flush();
-    let status = call(path.as_os_str(), None, vmid, phase)
-        .or_else(|error| {
-            if error.raw_os_error() == Some(Errno::ENOEXEC as i32) {
-                call(OsStr::new(SHELL), Some(&path), vmid, phase)
-            } else {
-                Err(error)
-            }
+    let status = start(&path, vmid, phase).map_err(|source| {
+        Failure::NotRun(ScriptError::Start {
+            path: path.clone(),
+            source,
         })
-        .map_err(|source| {
-            Failure::NotRun(ScriptError::Start {
-                path: path.clone(),
-                source,
-            })
-        })?;
+    })?;
     if status.success() {
         Ok(())
     } else {
         Err(Failure::Failed { path, status })
     }
+}
+
+fn start(path: &Path, vmid: Vmid, phase: Phase) -> io::Result<ExitStatus> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match call(path.as_os_str(), None, vmid, phase) {
+            // Someone has just written it, or a process that they started has not yet closed it.
+            Err(error) if is(&error, Errno::ETXTBSY) && attempt < BUSY_ATTEMPTS => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            Err(error) if is(&error, Errno::ENOEXEC) => {
+                return call(OsStr::new(SHELL), Some(path), vmid, phase);
+            }
+            other => return other,
+        }
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
 }
 
 /// The standard library gives the child an empty signal mask and the default action for SIGPIPE, which it ignores in
@@ -257,6 +275,8 @@ mod tests {
 
     use super::*;
 
+    const OTHERS: &str = "can be written by users other than root";
+
     struct Bench {
         directory: tempfile::TempDir,
     }
@@ -309,7 +329,7 @@ mod tests {
                 &[self.path("own")],
                 resolve,
                 |failure| {
-                    warnings.push(format!("{:?}", anyhow::format_err!("{failure}")));
+                    warnings.push(failure.to_string());
                 },
             );
             (result, warnings)
@@ -400,7 +420,7 @@ mod tests {
         let seen = bench.path("seen");
         let body = format!(
             "{{ readlink /proc/self/fd/0; grep -E '^Sig(Blk|Ign):' /proc/self/status; \
-             ls /proc/$$/fd; }} > {}",
+             readlink /proc/$$/fd/*; }} > {}",
             seen.display()
         );
         // A descriptor of ours that must not be passed on.
@@ -418,6 +438,7 @@ mod tests {
             u64::from_str_radix(line.trim(), 16).expect("hexadecimal")
         };
         assert!(seen.starts_with("/dev/null\n"), "{seen}");
+        assert!(!seen.contains("/dev/zero"), "{seen}");
         assert_eq!(bits("SigBlk:"), 0, "{seen}");
         assert_eq!(
             bits("SigIgn:") & (1 << (nix::sys::signal::Signal::SIGPIPE as u32 - 1)),
@@ -444,7 +465,6 @@ mod tests {
             ScriptError::Unfit { problem, .. } => assert_eq!(problem, expected),
             other => panic!("{other:?}"),
         };
-        const OTHERS: &str = "can be written by users other than root";
         for mode in [0o775, 0o757] {
             bench.mode("a", mode);
             unfit(&script, OTHERS);
@@ -459,11 +479,16 @@ mod tests {
 
         std::fs::create_dir(bench.path("open")).expect("directory");
         std::fs::copy(bench.path("a"), bench.path("open/a")).expect("copied");
-        let inside = format!("{script}/../open/a").replace("/a/..", "");
+        let inside = bench.path("open/a").to_str().expect("UTF-8").to_owned();
         bench.mode("open", 0o777);
         unfit(&inside, OTHERS);
         bench.mode("open", 0o1777);
-        assert!(bench.run(&[inside.clone()], Phase::PreStart).0.is_ok());
+        assert!(
+            bench
+                .run(std::slice::from_ref(&inside), Phase::PreStart)
+                .0
+                .is_ok()
+        );
         bench.mode("open", 0o755);
         chown(bench.path("open"), Some(65534), None).expect("chown");
         unfit(&inside, "does not belong to root");
@@ -492,7 +517,7 @@ mod tests {
         for path in own {
             match bench.refusal(path.to_str().expect("UTF-8")) {
                 ScriptError::Unfit { problem, .. } => {
-                    assert!(problem.contains("again"), "{problem}")
+                    assert!(problem.contains("again"), "{problem}");
                 }
                 other => panic!("{}: {other:?}", path.display()),
             }
