@@ -17,12 +17,19 @@ pub const EXIT_ERROR: u8 = 2;
 
 /// Keeps PCIe AtomicOps in VMs with passed-through GPUs, for Proxmox VE.
 #[derive(Debug, Parser)]
-#[command(name = "pve-atomicops", version, arg_required_else_help = true, max_term_width = 100)]
-#[command(long_about = "Keeps PCIe AtomicOps in VMs with passed-through GPUs, for Proxmox VE.\n\n\
+#[command(
+    name = "pve-atomicops",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+#[command(
+    long_about = "Keeps PCIe AtomicOps in VMs with passed-through GPUs, for Proxmox VE.\n\n\
     A GPU that is passed with all its functions becomes a multifunction device in the guest, and QEMU then hides \
     AtomicOps from it: multi-GPU compute such as ROCm's RCCL fails, three layers above the cause. This program reads a \
     VM's configuration and the host's PCIe path, predicts what the guest will see, explains a loss, and on request \
-    repairs the configuration.")]
+    repairs the configuration."
+)]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -64,7 +71,11 @@ impl Global {
                     && std::env::var_os("TERM").is_none_or(|value| value != "dumb")
             }
         };
-        if colored { Palette::COLORED } else { Palette::PLAIN }
+        if colored {
+            Palette::COLORED
+        } else {
+            Palette::PLAIN
+        }
     }
 }
 
@@ -111,7 +122,10 @@ pub fn main() -> ExitCode {
     match dispatch(&cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("error: {}", crate::report::escape::text(&format!("{error:#}")));
+            eprintln!(
+                "error: {}",
+                crate::report::escape::text(&format!("{error:#}"))
+            );
             ExitCode::from(EXIT_ERROR)
         }
     }
@@ -143,5 +157,10 @@ fn hook_call(arguments: &[OsString]) -> Option<hook::Call> {
         (Some(Some("hook")), Some(vmid), Some(phase), None) => (vmid?, phase?),
         _ => return None,
     };
-    Some(hook::Call { root: None, config: None, vmid: vmid.parse().ok()?, phase: phase.parse().ok()? })
+    Some(hook::Call {
+        root: None,
+        config: None,
+        vmid: vmid.parse().ok()?,
+        phase: phase.parse().ok()?,
+    })
 }

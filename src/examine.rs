@@ -12,13 +12,15 @@ use crate::plan::{self, Candidate, Kind, Member, NoRepair, Repair};
 use crate::report::model;
 use crate::rules::guest::{GuestPlace, Upstream};
 use crate::rules::linux::Kernel;
-use crate::rules::pve::{self, Alternative, Composition, Entry, Form, HostFunction, HostFunctions, Inputs};
+use crate::rules::pve::{
+    self, Alternative, Composition, Entry, Form, HostFunction, HostFunctions, Inputs,
+};
 use crate::rules::vfio::{HostAnswer, host_answer};
 use crate::rules::{guest_bus, qemu};
 use crate::settings::{Mode, Settings, Strategy, Windows};
 use crate::verdict::{Reason, Verdict, judge};
 use crate::vmconf::args::RawDevices;
-use crate::vmconf::decode::Config;
+use crate::vmconf::decode::{Config, Dropped, SectionName, Warning};
 use crate::vmconf::document::Document;
 use crate::vmconf::mapping::{MapEntry, Mapping, Mappings};
 use crate::vmconf::{HostpciIndex, Vmid};
@@ -52,7 +54,10 @@ pub struct Examined {
 impl Examined {
     /// New values for every entry that can be repaired without a decision by a person.
     pub fn edits(&self) -> BTreeMap<HostpciIndex, String> {
-        let repairs = self.repairs.values().filter(|repair| repair.kind != Kind::Advice);
+        let repairs = self
+            .repairs
+            .values()
+            .filter(|repair| repair.kind != Kind::Advice);
         repairs.flat_map(|repair| repair.set.clone()).collect()
     }
 }
@@ -84,13 +89,14 @@ impl<'h> Survey<'h> {
 
     /// The kernel. One that cannot be read is unknown, which is an answer of its own.
     pub fn kernel(&self) -> &Kernel {
-        self.kernel.get_or_init(|| match self.host.kernel_release() {
-            Ok(release) => Kernel::parse(&release),
-            Err(error) => {
-                log::debug!("{}", error.in_words());
-                Kernel::unknown()
-            }
-        })
+        self.kernel
+            .get_or_init(|| match self.host.kernel_release() {
+                Ok(release) => Kernel::parse(&release),
+                Err(error) => {
+                    log::debug!("{}", error.in_words());
+                    Kernel::unknown()
+                }
+            })
     }
 
     /// QEMU as installed.
@@ -142,7 +148,12 @@ impl<'h> Survey<'h> {
     }
 
     /// Examines the VM with this configuration.
-    pub fn examine(&self, vmid: Vmid, bytes: &[u8], settings: &Settings) -> Result<Examined, HostError> {
+    pub fn examine(
+        &self,
+        vmid: Vmid,
+        bytes: &[u8],
+        settings: &Settings,
+    ) -> Result<Examined, HostError> {
         let document = Document::parse(bytes);
         let config = document.decode();
         let main = &config.main;
@@ -183,11 +194,27 @@ impl<'h> Survey<'h> {
             bus: &bus,
             template: is_true(main.get("template")),
         };
-        let judged: Vec<_> = composition.entries.iter().map(|entry| chain.entry(entry)).collect();
-        let (repairs, no_repair) = self.plan(vmid, &config, &composition, &judged, &topology, settings.strategy);
+        let judged: Vec<_> = composition
+            .entries
+            .iter()
+            .map(|entry| chain.entry(entry))
+            .collect();
+        let (repairs, no_repair) = self.plan(
+            vmid,
+            &config,
+            &composition,
+            &judged,
+            &topology,
+            settings.strategy,
+        );
         let report = chain.vm(vmid, &config, &judged, &repairs, &no_repair);
         drop(topology);
-        Ok(Examined { report, document, config, repairs })
+        Ok(Examined {
+            report,
+            document,
+            config,
+            repairs,
+        })
     }
 
     fn plan(
@@ -198,26 +225,52 @@ impl<'h> Survey<'h> {
         judged: &[Judged],
         topology: &Topology,
         strategy: Strategy,
-    ) -> (BTreeMap<HostpciIndex, Repair>, BTreeMap<HostpciIndex, NoRepair>) {
-        let lost: Vec<_> = judged.iter().filter(|judged| judged.verdict == Verdict::Lost).collect();
-        let candidates: Vec<Candidate> =
-            lost.iter().filter(|judged| judged.entry.form != Form::Mapping).filter_map(|judged| judged.candidate(topology)).collect();
+    ) -> (
+        BTreeMap<HostpciIndex, Repair>,
+        BTreeMap<HostpciIndex, NoRepair>,
+    ) {
+        let lost: Vec<_> = judged
+            .iter()
+            .filter(|judged| judged.verdict == Verdict::Lost)
+            .collect();
+        let candidates: Vec<Candidate> = lost
+            .iter()
+            .filter(|judged| judged.entry.form != Form::Mapping)
+            .filter_map(|judged| judged.candidate(topology))
+            .collect();
         let pending = config.pending.hostpci().map(|(index, _)| index);
-        let dropped = config.warnings.iter().filter_map(|warning| HostpciIndex::from_key(warning.key()?));
+        let dropped = config
+            .warnings
+            .iter()
+            .filter_map(|warning| HostpciIndex::from_key(&warning.dropped.as_ref()?.key));
         let guest = plan::Guest {
             vmid,
             windows: is_windows(config.main.get("ostype")),
-            taken: config.main.hostpci().map(|(index, _)| index).chain(pending).chain(dropped).collect(),
+            taken: config
+                .main
+                .hostpci()
+                .map(|(index, _)| index)
+                .chain(pending)
+                .chain(dropped)
+                .collect(),
             on_port: composition
                 .entries
                 .iter()
-                .filter(|entry| entry.slot.as_ref().is_some_and(|slot| slot.upstream == Upstream::RootPort))
+                .filter(|entry| {
+                    entry
+                        .slot
+                        .as_ref()
+                        .is_some_and(|slot| slot.upstream == Upstream::RootPort)
+                })
                 .map(|entry| entry.index)
                 .collect(),
         };
         let mut repairs = BTreeMap::new();
         let mut none = BTreeMap::new();
-        for (candidate, planned) in candidates.iter().zip(plan::plan(&guest, &candidates, strategy)) {
+        for (candidate, planned) in candidates
+            .iter()
+            .zip(plan::plan(&guest, &candidates, strategy))
+        {
             match planned {
                 Ok(repair) => drop(repairs.insert(candidate.index, repair)),
                 Err(why) => drop(none.insert(candidate.index, why)),
@@ -228,7 +281,10 @@ impl<'h> Survey<'h> {
 }
 
 /// The value of a cell, filled by `read` at first use.
-fn cached<T>(cell: &OnceCell<T>, read: impl FnOnce() -> Result<T, HostError>) -> Result<&T, HostError> {
+fn cached<T>(
+    cell: &OnceCell<T>,
+    read: impl FnOnce() -> Result<T, HostError>,
+) -> Result<&T, HostError> {
     if let Some(value) = cell.get() {
         return Ok(value);
     }
@@ -319,12 +375,18 @@ impl<'a> Judged<'a> {
     fn candidate(&self, topology: &Topology) -> Option<Candidate<'a>> {
         let alternative = self.entry.chosen_alternative()?;
         let subject = self.subject?;
-        let members = alternative.functions.iter().zip(&self.needs).map(|(function, needs)| Member {
-            addr: function.host,
-            spelling: spelling(&alternative.path, function.host),
-            needs_atomic_ops: *needs,
-            iommu_group: topology.get(function.host).and_then(|function| function.iommu_group),
-        });
+        let members = alternative
+            .functions
+            .iter()
+            .zip(&self.needs)
+            .map(|(function, needs)| Member {
+                addr: function.host,
+                spelling: spelling(&alternative.path, function.host),
+                needs_atomic_ops: *needs,
+                iommu_group: topology
+                    .get(function.host)
+                    .and_then(|function| function.iommu_group),
+            });
         let addr = alternative.functions.get(subject)?.host;
         Some(Candidate {
             index: self.entry.index,
@@ -333,7 +395,9 @@ impl<'a> Judged<'a> {
             reason: self.reason?,
             members: members.collect(),
             subject,
-            reset_methods: topology.get(addr).and_then(|function| function.reset_methods.clone()),
+            reset_methods: topology
+                .get(addr)
+                .and_then(|function| function.reset_methods.clone()),
         })
     }
 }
@@ -342,7 +406,10 @@ impl<'a> Judged<'a> {
 fn spelling(path: &str, function: Sbdf) -> String {
     let full = function.to_string();
     let by = path.split(';').find(|element| {
-        full.starts_with(element) || full.strip_prefix("0000:").is_some_and(|short| short.starts_with(element))
+        full.starts_with(element)
+            || full
+                .strip_prefix("0000:")
+                .is_some_and(|short| short.starts_with(element))
     });
     match (by, full.strip_prefix("0000:")) {
         (Some(element), Some(short)) if !full.starts_with(element) => short.to_owned(),
@@ -375,7 +442,11 @@ impl<'a> Chain<'a> {
 
     /// What a guest port advertises with everything that sits on it.
     fn advertised(&self, bus: &str) -> Result<Widths, qemu::Denial> {
-        let here = self.bus.functions().iter().filter(|function| function.place.bus == bus);
+        let here = self
+            .bus
+            .functions()
+            .iter()
+            .filter(|function| function.place.bus == bus);
         let functions = here.map(|function| (&function.place, self.answer(function.host).widths));
         qemu::advertised(bus, functions, self.survey.qemu().revision())
     }
@@ -391,28 +462,54 @@ impl<'a> Chain<'a> {
             return Judged::plain(entry, Verdict::NotApplicable);
         }
         let functions = &alternative.functions;
-        let needs: Vec<_> = functions.iter().map(|function| self.needs(function.host)).collect();
-        let answers: Vec<_> = functions.iter().map(|function| self.answer(function.host)).collect();
-        let intersection = (functions.len() > 1)
-            .then(|| answers.iter().fold(Widths::ALL, |all, answer| all.intersection(answer.widths)));
-        let gpu = |at: usize| functions.get(at).is_some_and(|function| is_gpu(self.class(function.host)));
-        let gives = |at: usize| answers.get(at).is_some_and(|answer| answer.widths.contains_all(Widths::W32_W64));
+        let needs: Vec<_> = functions
+            .iter()
+            .map(|function| self.needs(function.host))
+            .collect();
+        let answers: Vec<_> = functions
+            .iter()
+            .map(|function| self.answer(function.host))
+            .collect();
+        let intersection = (functions.len() > 1).then(|| {
+            answers
+                .iter()
+                .fold(Widths::ALL, |all, answer| all.intersection(answer.widths))
+        });
+        let gpu = |at: usize| {
+            functions
+                .get(at)
+                .is_some_and(|function| is_gpu(self.class(function.host)))
+        };
+        let gives = |at: usize| {
+            answers
+                .get(at)
+                .is_some_and(|answer| answer.widths.contains_all(Widths::W32_W64))
+        };
         let subject = (0..functions.len())
             .filter(|at| needs.get(*at).copied().unwrap_or(false))
             .min_by_key(|at| (!gpu(*at), !gives(*at), *at));
-        let (Some(subject), Some(place)) = (subject, functions.first().map(|function| &function.place)) else {
-            return Judged { intersection, needs, ..Judged::plain(entry, Verdict::NotApplicable) };
+        let (Some(subject), Some(place)) =
+            (subject, functions.first().map(|function| &function.place))
+        else {
+            return Judged {
+                intersection,
+                needs,
+                ..Judged::plain(entry, Verdict::NotApplicable)
+            };
         };
         let answer = answers.get(subject);
         let host_widths = answer.map_or(Widths::NONE, |answer| answer.widths);
         let advertised = self.advertised(&place.bus);
         let guest_widths = advertised.unwrap_or_default();
-        let unreadable = answer.and_then(|answer| answer.denial.as_ref()).is_some_and(|denial| denial.is_unreadable());
+        let unreadable = answer
+            .and_then(|answer| answer.denial.as_ref())
+            .is_some_and(|denial| denial.is_unreadable());
         let verdict = match judge(host_widths, guest_widths) {
             Verdict::Unavailable if unreadable => Verdict::Unknown,
             verdict => verdict,
         };
-        let reason = (verdict == Verdict::Lost).then(|| self.reason(entry, place, advertised.err()));
+        let reason =
+            (verdict == Verdict::Lost).then(|| self.reason(entry, place, advertised.err()));
         Judged {
             entry,
             verdict,
@@ -453,34 +550,66 @@ impl<'a> Chain<'a> {
         let main = &config.main;
         let mut entries: Vec<_> = judged
             .iter()
-            .map(|judged| self.entry_report(vmid, judged, repairs.get(&judged.entry.index), no_repair.get(&judged.entry.index)))
+            .map(|judged| {
+                self.entry_report(
+                    vmid,
+                    judged,
+                    repairs.get(&judged.entry.index),
+                    no_repair.get(&judged.entry.index),
+                )
+            })
             .collect();
         let set: BTreeSet<_> = main.hostpci().map(|(index, _)| index).collect();
-        for dropped in config.dropped_hostpci().filter(|dropped| !set.contains(&dropped.index)) {
-            entries.push(dropped_entry(&dropped));
+        let dropped = config
+            .warnings
+            .iter()
+            .filter_map(|warning| warning.dropped.as_ref());
+        for dropped in dropped.filter(|dropped| dropped.section == SectionName::Main) {
+            if HostpciIndex::from_key(&dropped.key).is_some_and(|index| !set.contains(&index)) {
+                entries.push(dropped_entry(dropped));
+            }
         }
         // A key may be dropped more than once: the last line is the one Proxmox tried last.
         entries.reverse();
         entries.sort_by_key(|entry| HostpciIndex::from_key(&entry.key));
         entries.dedup_by(|later, earlier| later.key == earlier.key);
-        let verdict = entries.iter().map(|entry| entry.verdict).max().unwrap_or(Verdict::NotApplicable);
+        let verdict = entries
+            .iter()
+            .map(|entry| entry.verdict)
+            .max()
+            .unwrap_or(Verdict::NotApplicable);
         let lost = entries.iter().any(|entry| entry.verdict == Verdict::Lost);
-        let silence = if self.template { Some("it is a template".to_owned()) } else { lost.then(|| self.silence(main.get("ostype"))).flatten() };
+        let silence = if self.template {
+            Some("it is a template".to_owned())
+        } else {
+            lost.then(|| self.silence(main.get("ostype"))).flatten()
+        };
         model::Vm {
             vmid,
             name: main.get("name").map(str::to_owned),
-            machine: main.get("machine").map_or("i440fx", |machine| machine).to_owned(),
+            machine: main
+                .get("machine")
+                .map_or("i440fx", |machine| machine)
+                .to_owned(),
             verdict,
             reported: lost && silence.is_none(),
             skipped: silence,
-            start_error: self.composition.start_error.as_ref().map(|(index, refusal)| format!("{index}: {refusal}")),
+            start_error: self
+                .composition
+                .start_error
+                .as_ref()
+                .map(|(index, refusal)| format!("{index}: {refusal}")),
             entries,
             args_ports: self.args_ports(),
             args_not_analysed: self.bus.not_analysed().to_vec(),
             dropped_lines: config
                 .warnings
                 .iter()
-                .map(|warning| model::DroppedLine { line: warning.line, text: warning.text.clone() })
+                .filter(|warning| concerns_devices(warning))
+                .map(|warning| model::DroppedLine {
+                    line: warning.line,
+                    text: warning.text.clone(),
+                })
                 .collect(),
             error: None,
         }
@@ -489,13 +618,21 @@ impl<'a> Chain<'a> {
     /// Why the policy has the hook say nothing about a loss.
     fn silence(&self, ostype: Option<&str>) -> Option<String> {
         let settings = self.settings;
-        let gpus: BTreeSet<_> =
-            self.bus.functions().iter().map(|function| function.host).filter(|addr| self.needs(*addr)).collect();
+        let gpus: BTreeSet<_> = self
+            .bus
+            .functions()
+            .iter()
+            .map(|function| function.host)
+            .filter(|addr| self.needs(*addr))
+            .collect();
         let gpus = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         if settings.mode == Mode::Off {
             Some("mode = \"off\" in the policy".to_owned())
         } else if gpus < settings.min_gpus {
-            Some(format!("it passes {gpus}, the policy's min_gpus is {}", settings.min_gpus))
+            Some(format!(
+                "it passes {gpus}, the policy's min_gpus is {}",
+                settings.min_gpus
+            ))
         } else if settings.windows == Windows::Skip && is_windows(ostype) {
             Some("a Windows guest, and windows = \"skip\" in the policy".to_owned())
         } else {
@@ -511,16 +648,21 @@ impl<'a> Chain<'a> {
         no_repair: Option<&NoRepair>,
     ) -> model::Entry {
         let entry = judged.entry;
-        let subject = judged.subject.and_then(|at| Some(entry.chosen_alternative()?.functions.get(at)?.host));
+        let subject = judged
+            .subject
+            .and_then(|at| Some(entry.chosen_alternative()?.functions.get(at)?.host));
         let (fix, no_fix) = match (judged.verdict == Verdict::Lost, entry.form) {
             (false, _) => (None, None),
             (true, Form::Mapping) => self.mapping_fix(judged),
-            (true, _) => (repair.map(|repair| fix(vmid, repair)), no_repair.map(ToString::to_string)),
+            (true, _) => (
+                repair.map(|repair| fix(vmid, repair)),
+                no_repair.map(ToString::to_string),
+            ),
         };
         model::Entry {
             key: entry.index.to_string(),
             value: entry.value.clone(),
-            form: entry.form,
+            form: entry.form.as_str(),
             verdict: judged.verdict,
             reason: judged.reason,
             error: entry.refusal.as_ref().map(ToString::to_string),
@@ -543,15 +685,24 @@ impl<'a> Chain<'a> {
 
     /// The repair of an entry that names a mapping: a command for the cluster's administrator.
     fn mapping_fix(&self, judged: &Judged) -> (Option<model::Fix>, Option<String>) {
-        let name = judged.entry.hostpci.as_ref().and_then(|hostpci| hostpci.mapping.as_deref());
-        let (Some(name), Ok(mappings), Ok(node)) = (name, self.survey.mappings(), self.survey.node()) else {
+        let name = judged
+            .entry
+            .hostpci
+            .as_ref()
+            .and_then(|hostpci| hostpci.mapping.as_deref());
+        let (Some(name), Ok(mappings), Ok(node)) =
+            (name, self.survey.mappings(), self.survey.node())
+        else {
             return (None, None);
         };
         let Some(mapping) = mappings.get(name) else {
             return (None, None);
         };
         if judged.reason != Some(Reason::Multifunction) {
-            return (None, Some("the entry itself has to change, not only the mapping".to_owned()));
+            return (
+                None,
+                Some("the entry itself has to change, not only the mapping".to_owned()),
+            );
         }
         let words = plan::mapping_words(name, self.narrowed(mapping, node));
         let fix = model::Fix {
@@ -567,25 +718,50 @@ impl<'a> Chain<'a> {
 
     /// A mapping's values, this node's narrowed to the function that needs `AtomicOps`.
     fn narrowed(&self, mapping: &Mapping, node: &str) -> Vec<String> {
-        mapping.map.iter().map(|value| self.narrowed_value(value, node).unwrap_or_else(|| value.clone())).collect()
+        mapping
+            .map
+            .iter()
+            .map(|value| {
+                self.narrowed_value(value, node)
+                    .unwrap_or_else(|| value.clone())
+            })
+            .collect()
     }
 
     fn narrowed_value(&self, value: &str, node: &str) -> Option<String> {
-        let entry = MapEntry::parse(value).ok().filter(|entry| entry.node == node)?;
+        let entry = MapEntry::parse(value)
+            .ok()
+            .filter(|entry| entry.node == node)?;
         if entry.path.contains('.') || entry.path.contains(';') {
             return None;
         }
         let functions: Vec<_> = self
             .topology
             .iter()
-            .filter(|function| function.addr.to_string().starts_with(&format!("{}.", entry.path)))
+            .filter(|function| {
+                function
+                    .addr
+                    .to_string()
+                    .starts_with(&format!("{}.", entry.path))
+            })
             .collect();
-        let gpu = functions.iter().filter(|function| self.needs(function.addr)).min_by_key(|function| !is_gpu(function.class))?;
+        let gpu = functions
+            .iter()
+            .filter(|function| self.needs(function.addr))
+            .min_by_key(|function| !is_gpu(function.class))?;
         let id = format!("{:04x}:{:04x}", gpu.vendor, gpu.device);
-        let subsystem = gpu.subsystem.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
+        let subsystem = gpu
+            .subsystem
+            .map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
         let has_subsystem = entry.subsystem_id.is_some();
         let group = gpu.iommu_group.filter(|_| entry.iommugroup.is_some());
-        Some(plan::narrow_mapping(value, &gpu.addr.to_string(), &id, subsystem.as_deref().filter(|_| has_subsystem), group))
+        Some(plan::narrow_mapping(
+            value,
+            &gpu.addr.to_string(),
+            &id,
+            subsystem.as_deref().filter(|_| has_subsystem),
+            group,
+        ))
     }
 
     fn alternative(&self, alternative: &Alternative, chosen: bool) -> model::Alternative {
@@ -594,7 +770,9 @@ impl<'a> Chain<'a> {
             path: alternative.path.clone(),
             chosen,
             functions: functions
-                .filter_map(|passed| Some(self.function(self.topology.get(passed.host)?, &passed.place)))
+                .filter_map(|passed| {
+                    Some(self.function(self.topology.get(passed.host)?, &passed.place))
+                })
                 .collect(),
         }
     }
@@ -618,7 +796,10 @@ impl<'a> Chain<'a> {
             driver: function.driver.clone(),
             path: path(self.topology, function.addr),
             completer: match &function.registers {
-                Registers::Express(express) => express.devcap2.map(|devcap2| devcap2.atomic_op_completer()).unwrap_or_default(),
+                Registers::Express(express) => express
+                    .devcap2
+                    .map(|devcap2| devcap2.atomic_op_completer())
+                    .unwrap_or_default(),
                 _ => Widths::NONE,
             },
             host_widths: answer.widths,
@@ -635,8 +816,19 @@ impl<'a> Chain<'a> {
             .iter()
             .map(|port| {
                 let advertised = self.advertised(&port.id);
-                let functions: Vec<_> = self.bus.functions().iter().filter(|function| function.place.bus == port.id || port.is_above(&function.place.bus)).collect();
-                let gives = functions.iter().any(|function| self.answer(function.host).widths.contains_all(Widths::W32_W64));
+                let functions: Vec<_> = self
+                    .bus
+                    .functions()
+                    .iter()
+                    .filter(|function| {
+                        function.place.bus == port.id || port.is_above(&function.place.bus)
+                    })
+                    .collect();
+                let gives = functions.iter().any(|function| {
+                    self.answer(function.host)
+                        .widths
+                        .contains_all(Widths::W32_W64)
+                });
                 let widths = advertised.unwrap_or_default();
                 let reason = if gives && widths.is_empty() {
                     Some(advertised.err().map_or(Reason::NotRootPort, reason_of))
@@ -650,7 +842,10 @@ impl<'a> Chain<'a> {
                         .iter()
                         .map(|function| model::ArgsFunction {
                             host: function.host.to_string(),
-                            addr: format!("{:x}.{:x}", function.place.slot, function.place.function),
+                            addr: format!(
+                                "{:x}.{:x}",
+                                function.place.slot, function.place.function
+                            ),
                             multifunction: function.place.multifunction,
                         })
                         .collect(),
@@ -677,12 +872,50 @@ const fn reason_of(denial: qemu::Denial) -> Reason {
     }
 }
 
+/// Whether a warning of Proxmox is about passed-through devices: a line of that name, however it is mistyped, or the
+/// machine's.
+fn concerns_devices(warning: &Warning) -> bool {
+    let mut names = ["hostpci", "machine"].iter();
+    names.any(|name| {
+        warning.text.contains(name)
+            || warning
+                .dropped
+                .as_ref()
+                .is_some_and(|dropped| dropped.key.contains(name))
+    })
+}
+
+/// An entry that Proxmox drops while it reads the file.
+fn dropped_entry(dropped: &Dropped) -> model::Entry {
+    model::Entry {
+        key: dropped.key.clone(),
+        value: dropped.value.clone(),
+        form: Form::of_refused(&dropped.value).as_str(),
+        verdict: Verdict::Error,
+        reason: None,
+        error: Some(dropped.reason.clone()),
+        dropped: true,
+        alternatives: Vec::new(),
+        guest_port: None,
+        guest_widths: Widths::NONE,
+        possible_widths: Widths::NONE,
+        intersection_widths: None,
+        subject: None,
+        fix: None,
+        no_fix: None,
+    }
+}
+
 fn fix(vmid: Vmid, repair: &Repair) -> model::Fix {
     let automatic = repair.kind != Kind::Advice;
     model::Fix {
         strategy: repair.kind.as_str(),
         set: if automatic {
-            repair.set.iter().map(|(index, value)| (index.to_string(), value.clone().into())).collect()
+            repair
+                .set
+                .iter()
+                .map(|(index, value)| (index.to_string(), value.clone().into()))
+                .collect()
         } else {
             serde_json::Map::new()
         },
@@ -695,16 +928,22 @@ fn fix(vmid: Vmid, repair: &Repair) -> model::Fix {
 pub fn path(topology: &Topology, addr: Sbdf) -> Vec<model::Bridge> {
     let above = topology.path_to(topology.physical(addr));
     let mut path: Vec<_> = above.iter().map(|function| bridge(function)).collect();
-    if path.first().is_none_or(|first| first.kind != "root-port" && first.kind != "unknown") {
-        path.insert(0, model::Bridge {
-            addr: None,
-            kind: "none",
-            devcap2: None,
-            devctl2: None,
-            routing: None,
-            completer: None,
-            egress_blocking: None,
-        });
+    if path
+        .first()
+        .is_none_or(|first| first.kind != "root-port" && first.kind != "unknown")
+    {
+        path.insert(
+            0,
+            model::Bridge {
+                addr: None,
+                kind: "none",
+                devcap2: None,
+                devctl2: None,
+                routing: None,
+                completer: None,
+                egress_blocking: None,
+            },
+        );
     }
     path
 }
@@ -730,7 +969,12 @@ fn bridge(function: &Function) -> model::Bridge {
         devcap2: devcap2.map(|register| format!("{:#010x}", register.0)),
         devctl2: devctl2.map(|register| format!("{:#06x}", register.0)),
         routing: express.map(|_| devcap2.is_some_and(|register| register.atomic_op_routing())),
-        completer: express.map(|_| devcap2.map(|register| register.atomic_op_completer()).unwrap_or_default()),
-        egress_blocking: express.map(|_| devctl2.is_some_and(|register| register.atomic_op_egress_blocking())),
+        completer: express.map(|_| {
+            devcap2
+                .map(|register| register.atomic_op_completer())
+                .unwrap_or_default()
+        }),
+        egress_blocking: express
+            .map(|_| devctl2.is_some_and(|register| register.atomic_op_egress_blocking())),
     }
 }

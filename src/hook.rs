@@ -11,20 +11,24 @@
 //! exit status is 0. Work is done in a second thread, so that neither a panic nor a file system that does not answer can
 //! hold a start up for longer than `timeout_s`.
 
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Instant;
 
-use crate::chain;
+use crate::chain::{self, ResolveError};
 use crate::commands::check::name_functions;
 use crate::examine::{Examined, Survey, is_true};
-use crate::host::Host;
+use crate::host::{Host, HostError};
 use crate::logging;
 use crate::policy::Policies;
-use crate::repair::{self, Context, Repaired};
+use crate::repair::{self, Context, Repaired, chain_of};
 use crate::report::{escape, text};
 use crate::settings::{AfterRewrite, Mode, Settings};
 use crate::task_log::TaskLog;
+use crate::vmconf::document::Document;
+use crate::vmconf::storage::Storages;
 use crate::vmconf::{Phase, Vmid};
 
 /// Exit status that refuses a start.
@@ -71,9 +75,85 @@ pub fn run(call: &Call) -> u8 {
         return status;
     }
     if verify {
-        repair::verify_in_background(call);
+        verify_in_background(call);
     }
-    chain::run(call, &settings.chain)
+    chained(call, &settings.chain)
+}
+
+/// Starts a comparison of the running guest with the prediction, which waits for the guest's firmware and reports to
+/// syslog. It has its own process group and none of our descriptors, so that Proxmox does not wait for it.
+fn verify_in_background(call: &Call) {
+    let mut command = Command::new("/proc/self/exe");
+    command.args([
+        "verify",
+        &call.vmid.to_string(),
+        "--wait",
+        "120",
+        "--syslog",
+    ]);
+    if let Some(config) = &call.config {
+        command.arg("--config").arg(config);
+    }
+    if let Some(root) = &call.root {
+        command.arg("--root").arg(root);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    if let Err(error) = command.spawn() {
+        println!("WARN: pve-atomicops: cannot start the check of the running guest: {error}");
+    }
+}
+
+/// Runs the scripts of the chain, and gives the exit status.
+fn chained(call: &Call, scripts: &[String]) -> u8 {
+    if scripts.is_empty() {
+        return 0;
+    }
+    let resolve = |volume: &str| resolve(call, volume);
+    let own = own_scripts(call);
+    let warn = |failure: &chain::Failure| println!("WARN: {}", escape::text(&chain_of(failure)));
+    match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
+        Ok(()) => 0,
+        Err(failure) => {
+            warn(&failure);
+            failure.exit_status()
+        }
+    }
+}
+
+fn host(call: &Call) -> Result<Host, HostError> {
+    match &call.root {
+        Some(root) => Host::at(root),
+        None => Host::live(),
+    }
+}
+
+/// The path of a volume ID, below the root.
+fn resolve(call: &Call, volume: &str) -> Result<PathBuf, ResolveError> {
+    let storages = host(call)?.storage_cfg()?.unwrap_or_default();
+    let path = Storages::parse(&storages).resolve(volume)?;
+    Ok(match &call.root {
+        Some(root) => root.join(path.strip_prefix("/").unwrap_or(&path)),
+        None => path,
+    })
+}
+
+/// The VM's own hookscript, which leads back here.
+fn own_scripts(call: &Call) -> Vec<PathBuf> {
+    let config = host(call)
+        .ok()
+        .and_then(|host| host.vm_config(call.vmid).ok().flatten());
+    let hookscript = config.and_then(|bytes| {
+        let config = Document::parse(&bytes).decode();
+        config.main.get("hookscript").map(str::to_owned)
+    });
+    hookscript
+        .and_then(|volume| resolve(call, &volume).ok())
+        .into_iter()
+        .collect()
 }
 
 /// Prints the outcome into the task log, and sends it to syslog.
@@ -87,8 +167,17 @@ fn say(call: &Call, settings: &Settings, outcome: Outcome) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     if settings.syslog {
         let prefix = format!("VM {} {}: ", call.vmid, call.phase);
-        let lines: Vec<_> = outcome.log.lines().iter().map(|line| format!("{prefix}{line}")).collect();
-        logging::to_syslog(call.root.as_deref(), log::Level::Warn, lines.iter().map(String::as_str));
+        let lines: Vec<_> = outcome
+            .log
+            .lines()
+            .iter()
+            .map(|line| format!("{prefix}{line}"))
+            .collect();
+        logging::to_syslog(
+            call.root.as_deref(),
+            log::Level::Warn,
+            lines.iter().map(String::as_str),
+        );
     }
 }
 
@@ -101,7 +190,10 @@ fn bounded(call: &Call, start: Instant) -> (Settings, Outcome) {
     let worker = std::thread::Builder::new().spawn(move || work(&own, start, &sender));
     let mut settings = Settings::default();
     if let Err(error) = worker {
-        return (settings, trouble(call, &format!("cannot start a thread: {error}")));
+        return (
+            settings,
+            trouble(call, &format!("cannot start a thread: {error}")),
+        );
     }
     loop {
         let left = settings.timeout.saturating_sub(start.elapsed());
@@ -114,7 +206,13 @@ fn bounded(call: &Call, start: Instant) -> (Settings, Outcome) {
                 return (settings, trouble(call, &problem));
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return (settings, trouble(call, "internal error; please report it with `pve-atomicops capture`"));
+                return (
+                    settings,
+                    trouble(
+                        call,
+                        "internal error; please report it with `pve-atomicops capture`",
+                    ),
+                );
             }
         }
     }
@@ -128,16 +226,15 @@ fn trouble(call: &Call, problem: &str) -> Outcome {
         escape::text(problem),
         call.vmid
     ));
-    Outcome { log, ..Outcome::default() }
+    Outcome {
+        log,
+        ..Outcome::default()
+    }
 }
 
 /// Everything that reads and decides.
 fn work(call: &Call, start: Instant, news: &Sender<News>) {
-    let host = match &call.root {
-        Some(root) => Host::at(root),
-        None => Host::live(),
-    };
-    let outcome = match host {
+    let outcome = match host(call) {
         Ok(host) => {
             let policies = Policies::read(&host, call.config.as_deref());
             let settings = policies.of(call.vmid);
@@ -150,27 +247,44 @@ fn work(call: &Call, start: Instant, news: &Sender<News>) {
     let _ = news.send(News::Done(outcome));
 }
 
-fn phase(call: &Call, start: Instant, host: &Host, policies: &Policies, settings: &Settings) -> Outcome {
+fn phase(
+    call: &Call,
+    start: Instant,
+    host: &Host,
+    policies: &Policies,
+    settings: &Settings,
+) -> Outcome {
     let mut outcome = match (call.phase, settings.mode) {
         (_, Mode::Off) | (Phase::PreStop, _) => Outcome::default(),
         (Phase::PostStart, _) => {
-            if call.root.is_none() {
-                repair::start_went_through(call.vmid);
+            if settings.mode == Mode::Rewrite && settings.after_rewrite == AfterRewrite::Restart {
+                let root = call.root.as_deref().unwrap_or(Path::new("/"));
+                repair::start_went_through(root, call.vmid);
             }
-            Outcome { verify: settings.verify, ..Outcome::default() }
+            Outcome {
+                verify: settings.verify,
+                ..Outcome::default()
+            }
         }
-        (Phase::PostStop, Mode::Rewrite) | (Phase::PreStart, _) => {
-            examine(call, host, settings).map_or_else(
+        (Phase::PostStop, Mode::Rewrite) | (Phase::PreStart, _) => examine(call, host, settings)
+            .map_or_else(
                 |problem| trouble(call, &problem),
-                |examined| examined.map(|examined| decide(call, start, host, settings, &examined)).unwrap_or_default(),
-            )
-        }
+                |examined| {
+                    examined
+                        .map(|examined| decide(call, start, host, settings, &examined))
+                        .unwrap_or_default()
+                },
+            ),
         (Phase::PostStop, _) => Outcome::default(),
     };
-    if call.phase == Phase::PreStart && !policies.problems.is_empty() && settings.mode != Mode::Off {
+    if call.phase == Phase::PreStart && !policies.problems.is_empty() && settings.mode != Mode::Off
+    {
         let mut log = TaskLog::default();
         for problem in &policies.problems {
-            log.warning(format!("pve-atomicops: {}; this file is not used", escape::text(problem)));
+            log.warning(format!(
+                "pve-atomicops: {}; this file is not used",
+                escape::text(problem)
+            ));
         }
         log.extend(outcome.log.lines().iter().cloned());
         outcome.log = log;
@@ -184,11 +298,18 @@ fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Exami
         Ok(Some(bytes)) => bytes,
         // It is still on the node that the VM comes from.
         Ok(None) if incoming_migration() => return Ok(None),
-        Ok(None) => return Err(format!("there is no configuration of VM {} on this node", call.vmid)),
+        Ok(None) => {
+            return Err(format!(
+                "there is no configuration of VM {} on this node",
+                call.vmid
+            ));
+        }
         Err(error) => return Err(error.in_words()),
     };
     let survey = Survey::new(host);
-    let mut examined = survey.examine(call.vmid, &bytes, settings).map_err(|error| error.in_words())?;
+    let mut examined = survey
+        .examine(call.vmid, &bytes, settings)
+        .map_err(|error| error.in_words())?;
     if examined.report.reported {
         name_functions(host, std::slice::from_mut(&mut examined.report));
     }
@@ -214,12 +335,21 @@ fn hands_off(examined: &Examined) -> Option<String> {
     if is_true(main.get("template")) {
         return Some("it is a template".to_owned());
     }
-    let running = main.iter().map(|(key, _)| key).find(|key| key.starts_with("running"));
+    let running = main
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| key.starts_with("running"));
     running.map(|key| format!("'{}' is left over from a saved state", escape::text(key)))
 }
 
 /// What follows from a finding.
-fn decide(call: &Call, start: Instant, host: &Host, settings: &Settings, examined: &Examined) -> Outcome {
+fn decide(
+    call: &Call,
+    start: Instant,
+    host: &Host,
+    settings: &Settings,
+    examined: &Examined,
+) -> Outcome {
     let mut outcome = Outcome::default();
     if !examined.report.reported {
         return outcome;
@@ -231,7 +361,9 @@ fn decide(call: &Call, start: Instant, host: &Host, settings: &Settings, examine
         (Mode::Warn, _) => outcome.log.extend(findings),
         (Mode::Abort, Some(reason)) => {
             outcome.log.extend(findings);
-            outcome.log.line(format!("  the start goes on in mode abort: {reason}"));
+            outcome
+                .log
+                .line(format!("  the start goes on in mode abort: {reason}"));
         }
         (Mode::Abort, None) => {
             outcome.log.extend(findings);
@@ -244,7 +376,12 @@ fn decide(call: &Call, start: Instant, host: &Host, settings: &Settings, examine
         }
         (Mode::Rewrite, Some(reason)) => not_rewritten(call, &mut outcome, findings, &reason),
         (Mode::Rewrite, None) => {
-            let context = Context { call, host, settings, deadline: start + settings.timeout };
+            let context = Context {
+                call,
+                host,
+                settings,
+                deadline: start + settings.timeout,
+            };
             match repair::rewrite(&context, examined) {
                 Err(reason) => not_rewritten(call, &mut outcome, findings, &reason),
                 Ok(repaired) => after_rewrite(&context, &mut outcome, findings, &repaired),
@@ -260,20 +397,28 @@ fn not_rewritten(call: &Call, outcome: &mut Outcome, findings: Vec<String>, reas
     if call.phase == Phase::PreStart {
         outcome.log.extend(findings);
     }
-    outcome.log.line(format!("  not rewritten: {}", escape::text(reason)));
-    if call.phase != Phase::PreStart {
-        outcome.log.lines().first().cloned().into_iter().for_each(drop);
-    }
+    outcome.log.line(format!(
+        "  VM {} is not rewritten: {}",
+        call.vmid,
+        escape::text(reason)
+    ));
 }
 
-fn after_rewrite(context: &Context, outcome: &mut Outcome, findings: Vec<String>, repaired: &Repaired) {
+fn after_rewrite(
+    context: &Context,
+    outcome: &mut Outcome,
+    findings: Vec<String>,
+    repaired: &Repaired,
+) {
     let (call, vmid) = (context.call, context.call.vmid);
     if call.phase == Phase::PreStart {
         outcome.log.extend(findings);
     }
     outcome.log.extend(repaired.lines());
     if call.phase != Phase::PreStart {
-        outcome.log.line(format!("VM {vmid}: repaired for its next start"));
+        outcome
+            .log
+            .line(format!("VM {vmid}: repaired for its next start"));
         return;
     }
     match context.settings.after_rewrite {

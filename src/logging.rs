@@ -30,7 +30,11 @@ pub fn start(verbose: bool) {
     static TERMINAL: Terminal = Terminal;
     // Fails only where a logger is set already, which then stays.
     if log::set_logger(&TERMINAL).is_ok() {
-        log::set_max_level(if verbose { LevelFilter::Debug } else { LevelFilter::Warn });
+        log::set_max_level(if verbose {
+            LevelFilter::Debug
+        } else {
+            LevelFilter::Warn
+        });
     }
 }
 

@@ -114,7 +114,9 @@ pub enum NoRepair {
     #[error("QEMU before 8.1 never offers AtomicOps: upgrade pve-qemu-kvm")]
     QemuTooOld,
     /// OS type win7.
-    #[error("Proxmox puts the devices of a win7 guest right on the root bus: only another ostype changes that")]
+    #[error(
+        "Proxmox puts the devices of a win7 guest right on the root bus: only another ostype changes that"
+    )]
     Win7,
     /// The place comes from somewhere else.
     #[error("this entry's place in the guest is not of its own choosing")]
@@ -123,7 +125,9 @@ pub enum NoRepair {
     #[error("the explicit form would take {0} from the VM; strategy split keeps it")]
     TakesDevice(Sbdf),
     /// No index for a function that would have to move.
-    #[error("no free hostpci index for {0}: a split needs one for each function that moves, and there are 16 in all")]
+    #[error(
+        "no free hostpci index for {0}: a split needs one for each function that moves, and there are 16 in all"
+    )]
     NoIndex(Sbdf),
     /// The value names no host.
     #[error("the value names no host address")]
@@ -131,9 +135,19 @@ pub enum NoRepair {
 }
 
 /// Plans the repair of each candidate, in order: indices that one takes are not free for the next.
-pub fn plan(guest: &Guest, candidates: &[Candidate], strategy: Strategy) -> Vec<Result<Repair, NoRepair>> {
-    let mut indices = Indices { taken: guest.taken.clone(), on_port: guest.on_port.clone() };
-    candidates.iter().map(|candidate| repair(guest, candidate, strategy, &mut indices)).collect()
+pub fn plan(
+    guest: &Guest,
+    candidates: &[Candidate],
+    strategy: Strategy,
+) -> Vec<Result<Repair, NoRepair>> {
+    let mut indices = Indices {
+        taken: guest.taken.clone(),
+        on_port: guest.on_port.clone(),
+    };
+    candidates
+        .iter()
+        .map(|candidate| repair(guest, candidate, strategy, &mut indices))
+        .collect()
 }
 
 fn repair(
@@ -186,10 +200,20 @@ fn explicit(guest: &Guest, candidate: &Candidate) -> Result<Repair, NoRepair> {
     }
     let mut notes = Vec::new();
     if !others.is_empty() {
-        let (stay, them) = if others.len() == 1 { ("stays", "it") } else { ("stay", "them") };
-        notes.push(format!("{} {stay} on the host; strategy split keeps {them} in the VM", list(&others)));
+        let (stay, them) = if others.len() == 1 {
+            ("stays", "it")
+        } else {
+            ("stay", "them")
+        };
+        notes.push(format!(
+            "{} {stay} on the host; strategy split keeps {them} in the VM",
+            list(&others)
+        ));
     }
-    let only_bus = candidate.reset_methods.as_ref().is_some_and(|methods| matches!(methods.as_slice(), [only] if only == "bus"));
+    let only_bus = candidate
+        .reset_methods
+        .as_ref()
+        .is_some_and(|methods| matches!(methods.as_slice(), [only] if only == "bus"));
     let apart = |other: &&&Member| other.iommu_group != subject.iommu_group;
     if let Some(other) = others.iter().find(apart).filter(|_| only_bus) {
         notes.push(format!(
@@ -202,10 +226,18 @@ fn explicit(guest: &Guest, candidate: &Candidate) -> Result<Repair, NoRepair> {
         notes.push("some Windows drivers refuse to work without the other functions; strategy split keeps them".to_owned());
     }
     if candidate.subject != 0 {
-        notes.push(format!("{} gets another address in the guest", subject.addr));
+        notes.push(format!(
+            "{} gets another address in the guest",
+            subject.addr
+        ));
     }
     let set = BTreeMap::from([(candidate.index, narrowed(candidate, subject)?)]);
-    Ok(Repair { kind: Kind::Explicit, set, to_q35: false, notes })
+    Ok(Repair {
+        kind: Kind::Explicit,
+        set,
+        to_q35: false,
+        notes,
+    })
 }
 
 fn split(guest: &Guest, candidate: &Candidate, indices: &mut Indices) -> Result<Repair, NoRepair> {
@@ -215,28 +247,51 @@ fn split(guest: &Guest, candidate: &Candidate, indices: &mut Indices) -> Result<
     let mut moves = Vec::new();
     for other in &others {
         let index = trial.take().ok_or(NoRepair::NoIndex(other.addr))?;
-        set.insert(index, hostpci::split_value(candidate.options, &other.spelling));
+        set.insert(
+            index,
+            hostpci::split_value(candidate.options, &other.spelling),
+        );
         moves.push(format!("{} to {index}", other.addr));
     }
     *indices = trial;
     let mut notes = Vec::new();
     if !moves.is_empty() {
-        notes.push(format!("moves {}: the guest sees other PCI addresses for what moves", moves.join(", ")));
+        notes.push(format!(
+            "moves {}: the guest sees other PCI addresses for what moves",
+            moves.join(", ")
+        ));
     }
     if guest.windows && !moves.is_empty() {
         notes.push("Windows installs its drivers anew for functions that move".to_owned());
     }
-    Ok(Repair { kind: Kind::Split, set, to_q35: false, notes })
+    Ok(Repair {
+        kind: Kind::Split,
+        set,
+        to_q35: false,
+        notes,
+    })
 }
 
-fn subject_and_others<'a>(candidate: &'a Candidate) -> Result<(&'a Member, Vec<&'a Member>), NoRepair> {
-    let subject = candidate.members.get(candidate.subject).ok_or(NoRepair::NoHost)?;
-    let others = candidate.members.iter().filter(|member| member.addr != subject.addr).collect();
+fn subject_and_others<'a>(
+    candidate: &'a Candidate,
+) -> Result<(&'a Member, Vec<&'a Member>), NoRepair> {
+    let subject = candidate
+        .members
+        .get(candidate.subject)
+        .ok_or(NoRepair::NoHost)?;
+    let others = candidate
+        .members
+        .iter()
+        .filter(|member| member.addr != subject.addr)
+        .collect();
     Ok((subject, others))
 }
 
 fn list(members: &[&Member]) -> String {
-    let addresses: Vec<_> = members.iter().map(|member| member.addr.to_string()).collect();
+    let addresses: Vec<_> = members
+        .iter()
+        .map(|member| member.addr.to_string())
+        .collect();
     match addresses.split_last() {
         Some((last, [])) => last.clone(),
         Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
@@ -246,7 +301,10 @@ fn list(members: &[&Member]) -> String {
 
 /// The value with `pcie=1`, whatever it says now.
 fn with_pcie(value: &str) -> String {
-    let kept: Vec<_> = value.split(',').filter(|part| !part.starts_with("pcie=")).collect();
+    let kept: Vec<_> = value
+        .split(',')
+        .filter(|part| !part.starts_with("pcie="))
+        .collect();
     format!("{},pcie=1", kept.join(","))
 }
 
@@ -280,8 +338,15 @@ impl Indices {
 /// The command that repairs a cluster mapping, word by word: the mapping's values with new paths.
 ///
 /// `pvesh set` replaces the whole list, so the other nodes' values are repeated as they are.
-pub fn mapping_words<S: AsRef<str>>(name: &str, values: impl IntoIterator<Item = S>) -> Vec<String> {
-    let mut words = vec!["pvesh".to_owned(), "set".to_owned(), format!("/cluster/mapping/pci/{name}")];
+pub fn mapping_words<S: AsRef<str>>(
+    name: &str,
+    values: impl IntoIterator<Item = S>,
+) -> Vec<String> {
+    let mut words = vec![
+        "pvesh".to_owned(),
+        "set".to_owned(),
+        format!("/cluster/mapping/pci/{name}"),
+    ];
     for value in values {
         words.extend(["--map".to_owned(), value.as_ref().to_owned()]);
     }
@@ -289,14 +354,24 @@ pub fn mapping_words<S: AsRef<str>>(name: &str, values: impl IntoIterator<Item =
 }
 
 /// A mapping's value for one function instead of all: path, and what Proxmox compares with the hardware.
-pub fn narrow_mapping(value: &str, path: &str, id: &str, subsystem: Option<&str>, group: Option<u32>) -> String {
-    let parts = value.split(',').filter_map(|part| match part.split_once('=') {
-        Some(("path", _)) => Some(format!("path={path}")),
-        Some(("id", _)) => Some(format!("id={id}")),
-        Some(("subsystem-id", _)) => subsystem.map(|subsystem| format!("subsystem-id={subsystem}")),
-        Some(("iommugroup", _)) => group.map(|group| format!("iommugroup={group}")),
-        _ => Some(part.to_owned()),
-    });
+pub fn narrow_mapping(
+    value: &str,
+    path: &str,
+    id: &str,
+    subsystem: Option<&str>,
+    group: Option<u32>,
+) -> String {
+    let parts = value
+        .split(',')
+        .filter_map(|part| match part.split_once('=') {
+            Some(("path", _)) => Some(format!("path={path}")),
+            Some(("id", _)) => Some(format!("id={id}")),
+            Some(("subsystem-id", _)) => {
+                subsystem.map(|subsystem| format!("subsystem-id={subsystem}"))
+            }
+            Some(("iommugroup", _)) => group.map(|group| format!("iommugroup={group}")),
+            _ => Some(part.to_owned()),
+        });
     parts.collect::<Vec<_>>().join(",")
 }
 

@@ -25,7 +25,11 @@ impl Policies {
             let shown = path.display().to_string();
             match host.named_policy_file(path) {
                 Ok(None) => policies.problems.push(format!("{shown}: no such file")),
-                Ok(Some(file)) => policies.add(&shown, file.problem.as_ref().map(ToString::to_string), &file.bytes),
+                Ok(Some(file)) => policies.add(
+                    &shown,
+                    file.problem.as_ref().map(ToString::to_string),
+                    &file.bytes,
+                ),
                 Err(error) => policies.problems.push(error.in_words()),
             }
             return policies;
@@ -33,7 +37,11 @@ impl Policies {
         for path in [CLUSTER_FILE, NODE_FILE] {
             match host.policy_file(path) {
                 Ok(None) => {}
-                Ok(Some(file)) => policies.add(path, file.problem.as_ref().map(ToString::to_string), &file.bytes),
+                Ok(Some(file)) => policies.add(
+                    path,
+                    file.problem.as_ref().map(ToString::to_string),
+                    &file.bytes,
+                ),
                 Err(error) => policies.problems.push(error.in_words()),
             }
         }

@@ -44,14 +44,15 @@ impl Repaired {
 fn forbidden(settings: &Settings, examined: &Examined) -> Option<String> {
     let config = &examined.config;
     if is_windows(config.main.get("ostype")) && settings.windows != Windows::Rewrite {
-        return Some("it is a Windows guest, and the policy does not say windows = \"rewrite\"".to_owned());
+        return Some(
+            "it is a Windows guest, and the policy does not say windows = \"rewrite\"".to_owned(),
+        );
     }
     let pending = config.pending.hostpci().map(|(index, _)| index).next();
-    let deleted = config.pending_delete.as_deref().unwrap_or_default();
-    let deleted = deleted
-        .split([',', ';', ' ', '\t', '\0'])
-        .find_map(|key| HostpciIndex::from_key(key.trim_start_matches('!')));
-    pending.or(deleted).map(|index| format!("a change of {index} is pending"))
+    let deleted = config.pending_deletions().find_map(HostpciIndex::from_key);
+    pending
+        .or(deleted)
+        .map(|index| format!("a change of {index} is pending"))
 }
 
 /// Repairs the VM's configuration, or says why not.
@@ -66,14 +67,28 @@ pub fn rewrite(context: &Context, examined: &Examined) -> Result<Repaired, Strin
     if set.is_empty() {
         return Err(why_no_edit(examined));
     }
-    let set = set.into_iter().map(|(index, value)| (index, Some(value))).collect();
+    let set = set
+        .into_iter()
+        .map(|(index, value)| (index, Some(value)))
+        .collect();
     let edit = examined.document.edit(&set);
     let node = context.host.node().map_err(|error| error.in_words())?;
     let root = context.call.root.as_deref().unwrap_or(Path::new("/"));
-    let doubts = apply(root, context.call.vmid, &node, Origin::Hook, None, &edit, context.deadline)?;
+    let doubts = apply(
+        root,
+        context.call.vmid,
+        &node,
+        Origin::Hook,
+        None,
+        &edit,
+        context.deadline,
+    )?;
     let mut lines: Vec<_> = edit.changes.iter().map(change_line).collect();
     lines.extend(doubts.into_iter().map(|doubt| format!("WARN: {doubt}")));
-    lines.push(format!("  take it back with `pve-atomicops undo {}`", context.call.vmid));
+    lines.push(format!(
+        "  take it back with `pve-atomicops undo {}`",
+        context.call.vmid
+    ));
     Ok(Repaired { lines })
 }
 
@@ -92,10 +107,21 @@ pub fn apply(
 ) -> Result<Vec<String>, String> {
     let tree = Tree::open(root).map_err(|error| chain_of(&error))?;
     let changes = line_changes(edit);
-    let rewrite =
-        Rewrite { vmid, node, origin, undoes, before: &edit.before, after: &edit.after, changes };
+    let rewrite = Rewrite {
+        vmid,
+        node,
+        origin,
+        undoes,
+        before: &edit.before,
+        after: &edit.after,
+        changes,
+    };
     let rewritten = store::rewrite(&tree, rewrite, deadline).map_err(|error| chain_of(&error))?;
-    Ok(rewritten.doubts.iter().map(|doubt| chain_of(doubt)).collect())
+    Ok(rewritten
+        .doubts
+        .iter()
+        .map(|doubt| chain_of(doubt))
+        .collect())
 }
 
 /// An edit's lines as the journal keeps them.
@@ -111,10 +137,17 @@ pub fn line_changes(edit: &Edit) -> Vec<LineChange> {
 
 fn change_line(change: &crate::vmconf::edit::LineChange) -> String {
     let shown = |line: &Option<Vec<u8>>| match line {
-        Some(line) => format!("`{}`", escape::text(String::from_utf8_lossy(line).trim_end())),
+        Some(line) => format!(
+            "`{}`",
+            escape::text(String::from_utf8_lossy(line).trim_end())
+        ),
         None => "nothing".to_owned(),
     };
-    format!("  rewritten: {} -> {}", shown(&change.old), shown(&change.new))
+    format!(
+        "  rewritten: {} -> {}",
+        shown(&change.old),
+        shown(&change.new)
+    )
 }
 
 /// An error and its causes in one line.
@@ -133,40 +166,56 @@ fn why_no_edit(examined: &Examined) -> String {
     let mut reasons = examined.report.entries.iter().filter_map(|entry| {
         let why = match (&entry.no_fix, &entry.fix) {
             (Some(reason), _) => reason.clone(),
-            (None, Some(fix)) if fix.strategy == "mapping" => "its mapping belongs to the cluster".to_owned(),
-            (None, Some(fix)) if fix.strategy == "advice" => "the fix changes the guest's hardware".to_owned(),
+            (None, Some(fix)) if fix.strategy == "mapping" => {
+                "its mapping belongs to the cluster".to_owned()
+            }
+            (None, Some(fix)) if fix.strategy == "advice" => {
+                "the fix changes the guest's hardware".to_owned()
+            }
             _ => return None,
         };
         Some(format!("{}: {why}", entry.key))
     });
-    reasons.next().unwrap_or_else(|| "there is no repair".to_owned())
+    reasons
+        .next()
+        .unwrap_or_else(|| "there is no repair".to_owned())
 }
 
 /// Arranges a new start, and says what came of it.
 pub fn restart(context: &Context) -> String {
     let vmid = context.call.vmid;
-    let by_hand = |why: &str| format!("VM {vmid}: repaired, and this start stopped; start it again with `qm start {vmid}` ({why})");
+    let by_hand = |why: &str| {
+        format!(
+            "VM {vmid}: repaired, and this start stopped; start it again with `qm start {vmid}` ({why})"
+        )
+    };
     if context.call.root.is_some() {
         return by_hand("a tree below --root has no VMs to start");
     }
-    match context.host.ha_resources() {
-        Ok(resources) if crate::vmconf::ha::vms(&resources.unwrap_or_default()).contains(&vmid) => {
-            return format!("VM {vmid}: repaired, and this start stopped; HA tries again by itself");
-        }
-        Ok(_) => {}
+    let resources = match context.host.ha_resources() {
+        Ok(resources) => resources.unwrap_or_default(),
         Err(error) => return by_hand(&escape::text(&error.in_words())),
+    };
+    if crate::vmconf::ha::vms(&resources).contains(&vmid) {
+        return format!("VM {vmid}: repaired, and this start stopped; HA tries again by itself");
     }
     let arranged = Tree::open(Path::new("/"))
         .map_err(|error| chain_of(&error))
         .and_then(|tree| {
-            restart::arrange(&tree, vmid, |command| restart::run(command, context.deadline))
-                .map_err(|error| chain_of(&error))
+            restart::arrange(&tree, vmid, |command| {
+                restart::run(command, context.deadline)
+            })
+            .map_err(|error| chain_of(&error))
         });
     match arranged {
         Ok(Arranged::Scheduled) => {
-            format!("VM {vmid}: repaired, and this start stopped; a new start follows in two seconds")
+            format!(
+                "VM {vmid}: repaired, and this start stopped; a new start follows in two seconds"
+            )
         }
-        Ok(Arranged::AlreadyTried) => by_hand("one restart was arranged already and no start went through since"),
+        Ok(Arranged::AlreadyTried) => {
+            by_hand("one restart was arranged already and no start went through since")
+        }
         Err(error) => by_hand(&escape::text(&error)),
     }
 }

@@ -34,6 +34,9 @@ impl TaskLog {
 
     /// The text, each line with its end.
     pub fn text(&self) -> String {
-        self.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
+        self.lines
+            .iter()
+            .flat_map(|line| [line.as_str(), "\n"])
+            .collect()
     }
 }

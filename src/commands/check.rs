@@ -38,7 +38,11 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
         Format::Text => text::check(&report, global.palette(), global.quiet),
     };
     print(&answer)?;
-    Ok(if failed { EXIT_ERROR } else { u8::from(loses(&report)) })
+    Ok(if failed {
+        EXIT_ERROR
+    } else {
+        u8::from(loses(&report))
+    })
 }
 
 /// Whether some VM loses `AtomicOps` that its host could give.
@@ -57,11 +61,24 @@ pub fn policies(host: &Host, global: &Global) -> anyhow::Result<Policies> {
 }
 
 /// The report on these VMs, or on all of this node. The second value tells whether one could not be examined.
-pub fn report(survey: &Survey, policies: &Policies, vmids: &[Vmid]) -> anyhow::Result<(model::Report, bool)> {
+pub fn report(
+    survey: &Survey,
+    policies: &Policies,
+    vmids: &[Vmid],
+) -> anyhow::Result<(model::Report, bool)> {
     let host = survey.host();
     let mut report = survey.report()?;
     let all = vmids.is_empty();
-    let vmids = if all { host.vmids()? } else { vmids.iter().copied().collect::<BTreeSet<_>>().into_iter().collect() };
+    let vmids = if all {
+        host.vmids()?
+    } else {
+        vmids
+            .iter()
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    };
     let mut failed = false;
     for vmid in vmids {
         let bytes = match host.vm_config(vmid) {
@@ -92,8 +109,14 @@ pub fn report(survey: &Survey, policies: &Policies, vmids: &[Vmid]) -> anyhow::R
 
 /// An error of reading, with the advice that helps a user who is not root.
 pub fn as_root(error: anyhow::Error) -> anyhow::Error {
-    let denied = error.chain().any(|cause| cause.to_string().contains("Permission denied"));
-    if denied && !nix::unistd::geteuid().is_root() { anyhow::anyhow!("{error:#}; run this as root") } else { error }
+    let denied = error
+        .chain()
+        .any(|cause| cause.to_string().contains("Permission denied"));
+    if denied && !nix::unistd::geteuid().is_root() {
+        anyhow::anyhow!("{error:#}; run this as root")
+    } else {
+        error
+    }
 }
 
 fn unexamined(vmid: Vmid, error: String) -> model::Vm {
@@ -116,7 +139,10 @@ fn unexamined(vmid: Vmid, error: String) -> model::Vm {
 /// Why there is no such VM here, with the node it is on, or with IDs that are near.
 pub fn no_such_vm(host: &Host, vmid: Vmid) -> String {
     if let Ok(Some(node)) = host.node_of(vmid) {
-        return format!("VM {vmid} is on node '{}': run this there", escape::text(&node));
+        return format!(
+            "VM {vmid} is on node '{}': run this there",
+            escape::text(&node)
+        );
     }
     let mut near = host.vmids().unwrap_or_default();
     near.sort_by_key(|other| other.get().abs_diff(vmid.get()));
@@ -126,7 +152,10 @@ pub fn no_such_vm(host: &Host, vmid: Vmid) -> String {
     if near.is_empty() {
         format!("there is no VM {vmid}, and no other VM on this node")
     } else {
-        format!("there is no VM {vmid} on this node; the nearest IDs are {}", near.join(", "))
+        format!(
+            "there is no VM {vmid} on this node; the nearest IDs are {}",
+            near.join(", ")
+        )
     }
 }
 
@@ -136,7 +165,11 @@ pub fn name_functions(host: &Host, vms: &mut [model::Vm]) {
     let pair = |function: &model::Function| Some((id(&function.vendor)?, id(&function.device)?));
     let functions = |vms: &mut [model::Vm], visit: &mut dyn FnMut(&mut model::Function)| {
         for vm in vms {
-            for alternative in vm.entries.iter_mut().flat_map(|entry| &mut entry.alternatives) {
+            for alternative in vm
+                .entries
+                .iter_mut()
+                .flat_map(|entry| &mut entry.alternatives)
+            {
                 alternative.functions.iter_mut().for_each(&mut *visit);
             }
         }
@@ -150,4 +183,3 @@ pub fn name_functions(host: &Host, vms: &mut [model::Vm]) {
         Err(error) => log::debug!("{}", error.in_words()),
     }
 }
-

@@ -45,7 +45,10 @@ struct Line<'a> {
 pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let host = host(global)?;
     let vmid = arguments.vmid;
-    let Some(bytes) = host.vm_config(vmid).map_err(|error| as_root(error.into()))? else {
+    let Some(bytes) = host
+        .vm_config(vmid)
+        .map_err(|error| as_root(error.into()))?
+    else {
         bail!("{}", no_such_vm(&host, vmid));
     };
     let config = Document::parse(&bytes).decode();
@@ -55,9 +58,16 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
             vmid,
             main: &config.main,
             pending: &config.pending,
-            pending_delete: deletions(&config),
+            pending_delete: config.pending_deletions().collect(),
             snapshots: &config.snapshots,
-            warnings: config.warnings.iter().map(|warning| Line { line: warning.line, text: &warning.text }).collect(),
+            warnings: config
+                .warnings
+                .iter()
+                .map(|warning| Line {
+                    line: warning.line,
+                    text: &warning.text,
+                })
+                .collect(),
         })
         .context("cannot write JSON")?,
         Format::Text => text(&config, global.palette()),
@@ -66,21 +76,20 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The keys that `[PENDING]` deletes.
-fn deletions(config: &Config) -> Vec<&str> {
-    let list = config.pending_delete.as_deref().unwrap_or_default();
-    list.split([',', ';', ' ', '\t', '\0']).filter(|key| !key.is_empty()).collect()
-}
-
 fn text(config: &Config, palette: Palette) -> String {
     let mut out = String::new();
     let section = |out: &mut String, section: &Section| {
         for (key, value) in section.iter() {
-            let _ = writeln!(out, "{}: {}", palette.head(&escape::text(key)), escape::text(value));
+            let _ = writeln!(
+                out,
+                "{}: {}",
+                palette.head(&escape::text(key)),
+                escape::text(value)
+            );
         }
     };
     section(&mut out, &config.main);
-    let deletions = deletions(config);
+    let deletions: Vec<_> = config.pending_deletions().collect();
     if config.pending.iter().next().is_some() || !deletions.is_empty() {
         let _ = writeln!(out, "\n{}", palette.head("[PENDING]"));
         if !deletions.is_empty() {
@@ -89,7 +98,11 @@ fn text(config: &Config, palette: Palette) -> String {
         section(&mut out, &config.pending);
     }
     if !config.snapshots.is_empty() {
-        let _ = writeln!(out, "\nsnapshots: {}", escape::text(&config.snapshots.join(", ")));
+        let _ = writeln!(
+            out,
+            "\nsnapshots: {}",
+            escape::text(&config.snapshots.join(", "))
+        );
     }
     for (at, warning) in config.warnings.iter().enumerate() {
         let gap = if at == 0 { "\n" } else { "" };

@@ -62,14 +62,23 @@ impl Host {
     /// Addresses that the host does not have are missing from the result.
     pub fn topology(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Result<Topology, HostError> {
         let mut topology = Topology::default();
+        self.extend(&mut topology, addrs)?;
+        Ok(topology)
+    }
+
+    /// Adds functions to a topology as [`Self::topology`] reads them; what it holds already is not read again.
+    pub fn extend(
+        &self,
+        topology: &mut Topology,
+        addrs: impl IntoIterator<Item = Sbdf>,
+    ) -> Result<(), HostError> {
         for addr in addrs {
-            let function = self.add_with_path(&mut topology, addr)?;
             // A physical function has none itself, so that this ends.
-            if let Some(physfn) = function {
-                self.add_with_path(&mut topology, physfn)?;
+            if let Some(physfn) = self.add_with_path(topology, addr)? {
+                self.add_with_path(topology, physfn)?;
             }
         }
-        Ok(topology)
+        Ok(())
     }
 
     /// Adds a function and the bridges above it, and tells its physical function.
@@ -259,7 +268,11 @@ impl Directory<'_> {
             .root
             .note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
         let target = link_target(self.fd.as_fd(), name).ok()??;
-        target.rsplit('/').next().map(str::to_owned)
+        target
+            .rsplit('/')
+            .next()
+            .filter(|last| !last.is_empty())
+            .map(str::to_owned)
     }
 
     fn registers(&self) -> Registers {

@@ -25,16 +25,28 @@ pub fn vm_title(vm: &Vm) -> String {
 
 /// Why `AtomicOps` do not reach the guest, as the end of a sentence.
 pub fn reason_words(entry: &Entry) -> String {
-    let functions = entry.alternatives.iter().find(|alternative| alternative.chosen).map_or(0, |chosen| chosen.functions.len());
+    let functions = entry
+        .alternatives
+        .iter()
+        .find(|alternative| alternative.chosen)
+        .map_or(0, |chosen| chosen.functions.len());
     match entry.reason {
         Some(Reason::Multifunction) => format!(
             "passed with {functions} functions it is a multifunction device, and QEMU then hides AtomicOps from the guest"
         ),
-        Some(Reason::NotPcieEntry) => "without pcie=1 it is a conventional PCI device in the guest".to_owned(),
-        Some(Reason::NotQ35) => "the machine is not q35, so the guest has no PCI Express".to_owned(),
-        Some(Reason::NoRootPort) => "Proxmox puts a win7 guest's device on pcie.0, without a root port".to_owned(),
+        Some(Reason::NotPcieEntry) => {
+            "without pcie=1 it is a conventional PCI device in the guest".to_owned()
+        }
+        Some(Reason::NotQ35) => {
+            "the machine is not q35, so the guest has no PCI Express".to_owned()
+        }
+        Some(Reason::NoRootPort) => {
+            "Proxmox puts a win7 guest's device on pcie.0, without a root port".to_owned()
+        }
         Some(Reason::NotRootPort) => "it sits behind a switch or bridge in the guest".to_owned(),
-        Some(Reason::FunctionNotZero) => "it is not function 0 of slot 0 of its guest root port".to_owned(),
+        Some(Reason::FunctionNotZero) => {
+            "it is not function 0 of slot 0 of its guest root port".to_owned()
+        }
         Some(Reason::QemuTooOld) => "QEMU before 8.1 never offers AtomicOps to a guest".to_owned(),
         None => String::new(),
     }
@@ -56,8 +68,14 @@ pub fn function_title(function: &Function) -> String {
 /// The function on which an entry's verdict rests.
 pub fn subject(entry: &Entry) -> Option<&Function> {
     let subject = entry.subject.as_deref()?;
-    let chosen = entry.alternatives.iter().find(|alternative| alternative.chosen)?;
-    chosen.functions.iter().find(|function| function.host == subject)
+    let chosen = entry
+        .alternatives
+        .iter()
+        .find(|alternative| alternative.chosen)?;
+    chosen
+        .functions
+        .iter()
+        .find(|function| function.host == subject)
 }
 
 /// One bridge in words: address, type, and the bit that counts for it.
@@ -86,7 +104,10 @@ pub fn bridge_words(bridge: &Bridge) -> String {
 
 /// Widths in words: `32 and 64 bit`.
 pub fn widths_words(widths: Widths) -> String {
-    let bits: Vec<_> = widths.iter().map(|width| width.bits().to_string()).collect();
+    let bits: Vec<_> = widths
+        .iter()
+        .map(|width| width.bits().to_string())
+        .collect();
     match bits.split_last() {
         None => "none".to_owned(),
         Some((last, [])) => format!("{last} bit"),
@@ -106,7 +127,11 @@ pub fn path_words(function: &Function) -> String {
 
 /// The findings of the hook for one VM, one line each, without line ends. Empty where nothing is lost.
 pub fn findings(vm: &Vm) -> Vec<String> {
-    let lost: Vec<_> = vm.entries.iter().filter(|entry| entry.verdict == Verdict::Lost).collect();
+    let lost: Vec<_> = vm
+        .entries
+        .iter()
+        .filter(|entry| entry.verdict == Verdict::Lost)
+        .collect();
     if lost.is_empty() {
         return Vec::new();
     }
@@ -138,7 +163,11 @@ pub fn findings(vm: &Vm) -> Vec<String> {
 }
 
 fn push_fix(lines: &mut Vec<String>, fix: &Fix) {
-    let label = if fix.strategy == "advice" { "possible" } else { "fix" };
+    let label = if fix.strategy == "advice" {
+        "possible"
+    } else {
+        "fix"
+    };
     for command in &fix.commands {
         lines.push(format!("    {label}: {command}"));
     }
@@ -149,11 +178,19 @@ fn push_fix(lines: &mut Vec<String>, fix: &Fix) {
 
 fn guest_words(entry: &Entry) -> String {
     let shows = match &entry.guest_port {
-        Some(port) => format!("its root port {} will show {}", text(port), entry.guest_widths),
+        Some(port) => format!(
+            "its root port {} will show {}",
+            text(port),
+            entry.guest_widths
+        ),
         None => "no root port above it".to_owned(),
     };
     let reason = reason_words(entry);
-    if reason.is_empty() { shows } else { format!("{shows}: {reason}") }
+    if reason.is_empty() {
+        shows
+    } else {
+        format!("{shows}: {reason}")
+    }
 }
 
 /// How to see it in the guest, below every loss and repair.
@@ -183,8 +220,15 @@ pub fn check(report: &Report, palette: Palette, quiet: bool) -> String {
         }
         block(&mut out, vm, palette);
     }
-    if report.vms.iter().any(|vm| vm.verdict == Verdict::Lost && vm.error.is_none()) {
-        let _ = writeln!(out, "\nTo confirm: {CONFIRM}.\nWhy QEMU leaves this to us: {RATIONALE}");
+    if report
+        .vms
+        .iter()
+        .any(|vm| vm.verdict == Verdict::Lost && vm.error.is_none())
+    {
+        let _ = writeln!(
+            out,
+            "\nTo confirm: {CONFIRM}.\nWhy QEMU leaves this to us: {RATIONALE}"
+        );
         if let (Some(version), false) = (&report.qemu.version, report.qemu.verified) {
             let _ = writeln!(
                 out,
@@ -208,10 +252,21 @@ fn block(out: &mut String, vm: &Vm, palette: Palette) {
         let _ = writeln!(out, "  {}", text(error));
     }
     if let Some(error) = &vm.start_error {
-        let _ = writeln!(out, "  {} {}", palette.bad("Proxmox refuses to start it:"), text(error));
+        let _ = writeln!(
+            out,
+            "  {} {}",
+            palette.bad("Proxmox refuses to start it:"),
+            text(error)
+        );
     }
     for dropped in &vm.dropped_lines {
-        let _ = writeln!(out, "  {} line {}: {}", palette.doubt("Proxmox ignores"), dropped.line, text(&dropped.text));
+        let _ = writeln!(
+            out,
+            "  {} line {}: {}",
+            palette.doubt("Proxmox ignores"),
+            dropped.line,
+            text(&dropped.text)
+        );
     }
     if let Some(skipped) = &vm.skipped {
         let _ = writeln!(out, "  the hook says nothing: {}", text(skipped));
@@ -220,8 +275,11 @@ fn block(out: &mut String, vm: &Vm, palette: Palette) {
         entry_block(out, entry, palette);
     }
     for port in &vm.args_ports {
-        let functions: Vec<_> =
-            port.functions.iter().map(|function| format!("{} at {}", text(&function.host), function.addr)).collect();
+        let functions: Vec<_> = port
+            .functions
+            .iter()
+            .map(|function| format!("{} at {}", text(&function.host), function.addr))
+            .collect();
         let _ = writeln!(
             out,
             "  args: root port {} ({}) with {}: will show {}",
@@ -237,18 +295,34 @@ fn block(out: &mut String, vm: &Vm, palette: Palette) {
 }
 
 fn entry_block(out: &mut String, entry: &Entry, palette: Palette) {
-    let _ = writeln!(out, "  {}: {}", palette.head(&entry.key), short(&entry.value, LONGEST));
+    let _ = writeln!(
+        out,
+        "  {}: {}",
+        palette.head(&entry.key),
+        short(&entry.value, LONGEST)
+    );
     if let Some(error) = &entry.error {
         let (what, paint) = if entry.dropped {
-            ("Proxmox drops this line and starts the VM without the device", palette.bad("error"))
+            (
+                "Proxmox drops this line and starts the VM without the device",
+                palette.bad("error"),
+            )
         } else {
             ("Proxmox refuses it", palette.bad("error"))
         };
         let _ = writeln!(out, "    {paint}: {what}: {}", text(error));
         return;
     }
-    for alternative in entry.alternatives.iter().filter(|alternative| !alternative.chosen) {
-        let _ = writeln!(out, "    or, if the first choice is taken: {}", text(&alternative.path));
+    for alternative in entry
+        .alternatives
+        .iter()
+        .filter(|alternative| !alternative.chosen)
+    {
+        let _ = writeln!(
+            out,
+            "    or, if the first choice is taken: {}",
+            text(&alternative.path)
+        );
     }
     let Some(function) = subject(entry) else {
         let _ = writeln!(out, "    {}", verdict_words(entry.verdict, palette));
@@ -257,7 +331,12 @@ fn entry_block(out: &mut String, entry: &Entry, palette: Palette) {
     let _ = writeln!(out, "    card: {}", function_title(function));
     let _ = writeln!(out, "    host: {}", path_words(function));
     if let Some(uncertain) = &function.uncertain {
-        let _ = writeln!(out, "    {}: {}", palette.doubt("uncertain"), text(uncertain));
+        let _ = writeln!(
+            out,
+            "    {}: {}",
+            palette.doubt("uncertain"),
+            text(uncertain)
+        );
     }
     let _ = writeln!(out, "    guest: {}", guest_words(entry));
     let _ = writeln!(out, "    {}", verdict_words(entry.verdict, palette));
@@ -271,7 +350,11 @@ fn entry_block(out: &mut String, entry: &Entry, palette: Palette) {
 
 /// The repair the three ways people know it.
 fn fix_block(out: &mut String, entry: &Entry, fix: &Fix, palette: Palette) {
-    let label = if fix.strategy == "advice" { "possible" } else { "fix" };
+    let label = if fix.strategy == "advice" {
+        "possible"
+    } else {
+        "fix"
+    };
     for command in &fix.commands {
         let _ = writeln!(out, "    {}: {}", palette.good(label), command);
     }
@@ -304,15 +387,39 @@ fn verdict_words(verdict: Verdict, palette: Palette) -> String {
 
 /// `check --all` for people: a line for each VM with passed-through devices.
 pub fn table(report: &Report, palette: Palette) -> String {
-    let rows: Vec<_> = report.vms.iter().filter(|vm| !vm.entries.is_empty() || vm.error.is_some()).collect();
+    let rows: Vec<_> = report
+        .vms
+        .iter()
+        .filter(|vm| !vm.entries.is_empty() || vm.error.is_some())
+        .collect();
     if rows.is_empty() {
         return "no VM of this node has passed-through devices\n".to_owned();
     }
-    let name = |vm: &Vm| vm.name.as_deref().map(|name| short(name, 20)).unwrap_or_default();
-    let width = rows.iter().map(|vm| name(vm).chars().count()).max().unwrap_or(0).max(4);
-    let mut out = format!("{}\n", palette.head(&format!("{:>9}  {:<width$}  {:<14}  entries", "VMID", "name", "verdict")));
+    let name = |vm: &Vm| {
+        vm.name
+            .as_deref()
+            .map(|name| short(name, 20))
+            .unwrap_or_default()
+    };
+    let width = rows
+        .iter()
+        .map(|vm| name(vm).chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(4);
+    let mut out = format!(
+        "{}\n",
+        palette.head(&format!(
+            "{:>9}  {:<width$}  {:<14}  entries",
+            "VMID", "name", "verdict"
+        ))
+    );
     for vm in rows {
-        let entries: Vec<_> = vm.entries.iter().map(|entry| format!("{} {}", entry.key, entry.verdict.as_str())).collect();
+        let entries: Vec<_> = vm
+            .entries
+            .iter()
+            .map(|entry| format!("{} {}", entry.key, entry.verdict.as_str()))
+            .collect();
         let padding = " ".repeat(width.saturating_sub(name(vm).chars().count()));
         let word = format!("{:<14}", vm.verdict.as_str());
         let verdict = match vm.verdict {
@@ -321,7 +428,13 @@ pub fn table(report: &Report, palette: Palette) -> String {
             Verdict::Unavailable | Verdict::Unknown => palette.doubt(&word),
             Verdict::NotApplicable => palette.faint(&word),
         };
-        let _ = writeln!(out, "{:>9}  {}{padding}  {verdict}  {}", vm.vmid, name(vm), entries.join(", "));
+        let _ = writeln!(
+            out,
+            "{:>9}  {}{padding}  {verdict}  {}",
+            vm.vmid,
+            name(vm),
+            entries.join(", ")
+        );
     }
     out
 }

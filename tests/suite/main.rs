@@ -2,5 +2,11 @@
 
 mod hostpci;
 mod hostpci_schema;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod examples;
+mod host;
+mod lspci;
 mod lab;
 mod vmconfig;

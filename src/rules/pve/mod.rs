@@ -122,7 +122,7 @@ impl Form {
     }
 
     /// A guess for a value that the schema refuses.
-    fn of_refused(value: &str) -> Self {
+    pub fn of_refused(value: &str) -> Self {
         let has = |key: &str| value.split(',').any(|part| part.starts_with(key));
         if has("mdev=") {
             Self::Mdev
