@@ -42,8 +42,8 @@ pub struct Cli {
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Read and write every system path below this directory; no command of the host is run then
-    #[arg(long, global = true, value_name = "DIR")]
+    /// Read and write every system path below this directory, or read a capture; no command of the host is run then
+    #[arg(long, global = true, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
     /// Read this policy file in place of the cluster's and the node's
     #[arg(long, global = true, value_name = "FILE")]
@@ -103,6 +103,8 @@ pub enum Command {
     Check(commands::check::Arguments),
     /// Show a VM's configuration as Proxmox reads it
     Config(commands::config::Arguments),
+    /// Show the host's PCIe paths with their AtomicOp bits, and who passes what
+    Topology(commands::topology::Arguments),
 }
 
 /// Runs the program with the process' own arguments.
@@ -143,6 +145,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         })),
         Command::Check(arguments) => commands::check::run(global, arguments),
         Command::Config(arguments) => commands::config::run(global, arguments),
+        Command::Topology(arguments) => commands::topology::run(global, arguments),
     }
 }
 

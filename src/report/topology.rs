@@ -152,6 +152,11 @@ impl Paragraph {
         self.words.extend(words.split_whitespace().map(|word| (word.to_owned(), mark)));
     }
 
+    /// Words that stay together on a line.
+    fn push_unit(&mut self, words: &str, mark: Mark) {
+        self.words.push((words.to_owned(), mark));
+    }
+
     /// Appends to the last word, without a space.
     fn close(&mut self, punctuation: &str) {
         if let Some((word, _)) = self.words.last_mut() {
@@ -285,7 +290,7 @@ impl Drawing<'_> {
         line.push(&words, mark);
         place(line, bridge);
         if self.blocking.contains(&bridge.addr) {
-            line.push("<== blocks", Mark::Bad);
+            line.push_unit("<== blocks", Mark::Bad);
         }
     }
 
@@ -305,7 +310,7 @@ impl Drawing<'_> {
         place(&mut line, function);
         for used in self.view.uses.get(&function.addr).into_iter().flatten() {
             line.close(",");
-            line.push(&format!("VM {} {}", used.vmid, used.key), Mark::Head);
+            line.push_unit(&format!("VM {} {}", used.vmid, used.key), Mark::Head);
         }
         line
     }
@@ -315,7 +320,7 @@ impl Drawing<'_> {
 fn place(line: &mut Paragraph, function: &Function) {
     if let Some(group) = function.iommu_group {
         line.close(",");
-        line.push(&format!("group {group}"), Mark::Plain);
+        line.push_unit(&format!("group {group}"), Mark::Plain);
     }
     if let Some(driver) = &function.driver {
         line.close(",");
@@ -723,7 +728,7 @@ impl Columns<'_> {
                 let mut bits = Paragraph::default();
                 bits.push(&words, mark);
                 if denial == Some(bridge.addr) {
-                    bits.push("<== blocks", Mark::Bad);
+                    bits.push_unit("<== blocks", Mark::Bad);
                 }
                 self.row(&vec![title, bits], &waiting.next().unwrap_or_default());
             }

@@ -7,6 +7,6 @@ mod support;
 
 mod examples;
 mod host;
-mod lspci;
 mod lab;
+mod lspci;
 mod vmconfig;
