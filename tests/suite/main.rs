@@ -10,3 +10,5 @@ mod host;
 mod lspci;
 mod lab;
 mod vmconfig;
+mod check;
+mod hook;

@@ -4,5 +4,6 @@
 
 pub mod example_hosts;
 pub mod host_tree;
+pub mod program;
 
 pub use host_tree::HostTree;
