@@ -2,6 +2,7 @@
 
 pub mod decode;
 pub mod document;
+pub mod edit;
 mod formats;
 pub mod hostpci;
 mod ids;
@@ -12,5 +13,6 @@ mod schema;
 
 pub use decode::{Config, Section};
 pub use document::Document;
+pub use edit::{Edit, LineChange};
 pub use ids::{HostpciIndex, Phase, Vmid};
 pub use property_string::FormatError;

@@ -1,4 +1,5 @@
 //! Integration tests: one crate, one module per topic.
 
 mod hostpci_schema;
+mod rewrite;
 mod vmconfig;
