@@ -17,7 +17,7 @@ fn is_header(line: &[u8]) -> bool {
     let line = line.trim_ascii_end();
     line.starts_with(b"[")
         && line.ends_with(b"]")
-        && line.iter().filter(|byte| **byte == b']').count() == 1
+        && line.iter().position(|byte| *byte == b']') == Some(line.len() - 1)
 }
 
 /// The main section without the lines of these keys, and everything from the first header on.
