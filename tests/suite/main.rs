@@ -9,6 +9,7 @@ mod examples;
 mod host;
 mod lspci;
 mod lab;
+mod rewrite;
 mod vmconfig;
 mod check;
 mod hook;
