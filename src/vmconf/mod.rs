@@ -1,5 +1,6 @@
 //! The text files of Proxmox VE: VM configurations, property strings, mappings, storages.
 
+pub mod args;
 pub mod document;
 pub mod hostpci;
 mod ids;
