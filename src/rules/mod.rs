@@ -4,6 +4,7 @@
 //! `vfio-pci` reports to QEMU. [`qemu`]: which guest root ports QEMU then lets advertise it.
 
 pub mod guest;
+pub mod guest_bus;
 pub mod linux;
 pub mod pve;
 pub mod qemu;
