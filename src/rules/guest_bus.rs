@@ -1,6 +1,6 @@
 //! The guest's PCI buses, and where each passed function ends up on them.
 //!
-//! [`assemble`] plays QEMU's part: it realizes Proxmox's preset ports and bridges, then the devices of the `hostpciN`
+//! [`GuestBus::new`] plays QEMU's part: it realizes Proxmox's preset ports and bridges, then the devices of the `hostpciN`
 //! entries, then those of `args` (Proxmox appends them last), each on the bus it names. The order matters because a
 //! device without an address takes the first free slot, and because a port advertises what the first function that
 //! qualifies gives it.
@@ -40,7 +40,7 @@ pub enum Source {
 
 /// One bus of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestBus {
+pub struct Bus {
     /// QEMU's name for it: what `bus=` says.
     pub name: String,
     /// Model of the device that it hangs from; empty for the root bus.
@@ -49,19 +49,38 @@ pub struct GuestBus {
     pub upstream: Upstream,
     /// Who put it there.
     pub source: Source,
+    /// Index of the bus that its device sits on, as far as `args` put it there.
+    parent: Option<usize>,
     /// Taken functions, and which of them have `multifunction=on`.
     taken: BTreeMap<GuestAddress, bool>,
 }
 
 /// A passed function in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Realized {
+pub struct GuestFunction {
     /// Which entry passes it.
     pub source: Source,
-    /// The host's function; `None` where `args` does not tell, and for a mediated device.
-    pub host: Option<Sbdf>,
+    /// The host's function.
+    pub host: Sbdf,
     /// Where it is.
     pub place: GuestPlace,
+}
+
+/// A port that `args` concerns: a root port from there, or any other bus that a raw `vfio-pci` sits on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArgsPort {
+    /// Name of its bus, which is the port's ID where it has one.
+    pub id: String,
+    /// Model of the port; `root bus` for the root bus.
+    pub model: String,
+    below: Vec<String>,
+}
+
+impl ArgsPort {
+    /// Whether a bus hangs from the port through switches or bridges of `args`.
+    pub fn is_above(&self, bus: &str) -> bool {
+        self.below.iter().any(|below| below == bus)
+    }
 }
 
 /// Why QEMU would refuse to start. The text names the device's bus, model or ID as the configuration does.
@@ -123,67 +142,134 @@ pub enum PlaceError {
 
 /// The guest's buses and passed functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestTopology {
-    /// All known buses, the root bus first.
-    pub buses: Vec<GuestBus>,
-    /// The passed functions, in the order in which QEMU realizes them.
-    pub functions: Vec<Realized>,
-    /// What QEMU would refuse.
-    pub errors: Vec<PlaceError>,
+pub struct GuestBus {
+    buses: Vec<Bus>,
+    functions: Vec<GuestFunction>,
+    errors: Vec<PlaceError>,
+    args_ports: Vec<ArgsPort>,
+    not_analysed: Vec<String>,
     unnamed_express: u32,
     unnamed_conventional: u32,
 }
 
-impl GuestTopology {
-    /// The bus with this name.
-    pub fn bus(&self, name: &str) -> Option<&GuestBus> {
-        self.buses.iter().find(|bus| bus.name == name)
+impl GuestBus {
+    /// Puts the chosen devices of all entries and the raw devices into the guest.
+    pub fn new(composition: &Composition, args: &RawDevices) -> Self {
+        let mut guest = preset(composition);
+        let mut settings = Settings::new(&args.settings);
+        for entry in &composition.entries {
+            add_entry(&mut guest, entry, &mut settings);
+        }
+        for device in &args.devices {
+            add_raw(&mut guest, device);
+        }
+        // Devices with other names are Proxmox's own and none of ours.
+        for setting in &args.settings {
+            if setting.id.starts_with("hostpci") && !settings.used(&setting.id) {
+                guest.errors.push(PlaceError::NoSuchDevice {
+                    id: setting.id.clone(),
+                });
+            }
+        }
+        guest.args_ports = guest.find_args_ports();
+        guest.not_analysed.clone_from(&args.not_analysed);
+        let errors = guest.errors.iter();
+        let refusals: Vec<_> = errors
+            .map(|error| format!("QEMU would refuse to start: {error}"))
+            .collect();
+        guest.not_analysed.extend(refusals);
+        guest
+    }
+
+    /// All known buses, the root bus first.
+    pub fn buses(&self) -> &[Bus] {
+        &self.buses
+    }
+
+    /// The passed functions, in the order in which QEMU realizes them. Mediated devices, and raw devices that do not
+    /// tell which function they pass, are left out.
+    pub fn functions(&self) -> &[GuestFunction] {
+        &self.functions
+    }
+
+    /// What QEMU would refuse.
+    pub fn errors(&self) -> &[PlaceError] {
+        &self.errors
+    }
+
+    /// The ports that `args` concerns, in order of creation.
+    pub fn args_ports(&self) -> &[ArgsPort] {
+        &self.args_ports
+    }
+
+    /// What could matter and was not understood, and what QEMU would refuse, in words for people.
+    pub fn not_analysed(&self) -> &[String] {
+        &self.not_analysed
     }
 
     /// The buses that hang from a root port: the ones that can advertise anything.
-    pub fn root_ports(&self) -> impl Iterator<Item = &GuestBus> {
+    pub fn root_ports(&self) -> impl Iterator<Item = &Bus> {
         self.buses
             .iter()
             .filter(|bus| bus.upstream == Upstream::RootPort)
     }
 
-    /// The passed functions on a bus, in the order in which QEMU realizes them.
-    pub fn on_bus<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Realized> {
-        self.functions
-            .iter()
-            .filter(move |realized| realized.place.bus == name)
-    }
-}
-
-/// Puts the chosen devices of all entries and the raw devices into the guest.
-pub fn assemble(composition: &Composition, args: &RawDevices) -> GuestTopology {
-    let mut guest = preset(composition);
-    let mut settings = Settings::new(&args.settings);
-    for entry in &composition.entries {
-        add_entry(&mut guest, entry, &mut settings);
-    }
-    for device in &args.devices {
-        add_raw(&mut guest, device);
-    }
-    // Devices with other names are Proxmox's own and none of ours.
-    for setting in &args.settings {
-        if setting.id.starts_with("hostpci") && !settings.used(&setting.id) {
-            guest.errors.push(PlaceError::NoSuchDevice {
-                id: setting.id.clone(),
+    fn find_args_ports(&self) -> Vec<ArgsPort> {
+        let mut ports = Vec::new();
+        for (index, bus) in self.buses.iter().enumerate() {
+            let own = bus.source == Source::Args && bus.upstream == Upstream::RootPort;
+            let used = self
+                .functions
+                .iter()
+                .any(|function| function.source == Source::Args && function.place.bus == bus.name);
+            // What hangs below a root port of `args` is shown there.
+            let shown = self
+                .above(index)
+                .any(|above| above.source == Source::Args && above.upstream == Upstream::RootPort);
+            if !own && (!used || shown) {
+                continue;
+            }
+            let below = self
+                .buses
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| self.above(*other).any(|above| std::ptr::eq(above, bus)))
+                .map(|(_, other)| other.name.clone());
+            ports.push(ArgsPort {
+                id: bus.name.clone(),
+                model: if bus.model.is_empty() {
+                    "root bus".to_owned()
+                } else {
+                    bus.model.clone()
+                },
+                // The root bus is above everything, which would say nothing.
+                below: if bus.upstream == Upstream::RootBus {
+                    Vec::new()
+                } else {
+                    below.collect()
+                },
             });
         }
+        ports
     }
-    guest
+
+    /// The buses above one, nearest first. A bus is always newer than the one above it.
+    fn above(&self, index: usize) -> impl Iterator<Item = &Bus> {
+        let parent = |index: usize| self.buses.get(index).and_then(|bus| bus.parent);
+        std::iter::successors(parent(index), move |index| parent(*index))
+            .filter_map(|index| self.buses.get(index))
+    }
 }
 
 /// The buses that Proxmox's machine templates bring: `pve-q35.cfg` and `pve-q35-4.0.cfg` for q35; for i440fx the bridges
 /// that Proxmox adds for whatever uses them, of which passed devices can use `pci.2`.
-fn preset(composition: &Composition) -> GuestTopology {
-    let bus = |name: &str, model: &str, upstream| GuestBus {
+fn preset(composition: &Composition) -> GuestBus {
+    let bus = |name: &str, model: &str, upstream| Bus {
         name: name.to_owned(),
         model: model.to_owned(),
         upstream,
         source: Source::Preset,
+        parent: None,
         taken: BTreeMap::new(),
     };
     let bridge = |name: &str| bus(name, "pci-bridge", Upstream::Bridge);
@@ -207,10 +293,12 @@ fn preset(composition: &Composition) -> GuestTopology {
             root.taken.insert(GuestAddress { slot, function: 0 }, true);
         }
     }
-    GuestTopology {
+    GuestBus {
         buses,
         functions: Vec::new(),
         errors: Vec::new(),
+        args_ports: Vec::new(),
+        not_analysed: Vec::new(),
         // An i440fx's root bus has taken the first name of its kind.
         unnamed_express: 0,
         unnamed_conventional: u32::from(conventional_root),
@@ -246,17 +334,18 @@ impl<'a> Settings<'a> {
     }
 }
 
-fn add_entry(guest: &mut GuestTopology, entry: &Entry, settings: &mut Settings<'_>) {
+fn add_entry(guest: &mut GuestBus, entry: &Entry, settings: &mut Settings<'_>) {
     if entry.refusal.is_some() {
         return;
     }
     let source = Source::Hostpci(entry.index);
     if let Some(port) = &entry.extra_port {
-        guest.buses.push(GuestBus {
+        guest.buses.push(Bus {
             name: port.id.clone(),
             model: PortModel::PcieRootPort.name().to_owned(),
             upstream: Upstream::RootPort,
             source,
+            parent: None,
             taken: BTreeMap::new(),
         });
     }
@@ -300,7 +389,7 @@ fn add_entry(guest: &mut GuestTopology, entry: &Entry, settings: &mut Settings<'
 
 /// Adds a function where Proxmox wants it, unless `-set` wants it elsewhere.
 fn add_function(
-    guest: &mut GuestTopology,
+    guest: &mut GuestBus,
     source: Source,
     host: Option<Sbdf>,
     key: &str,
@@ -325,14 +414,16 @@ fn add_function(
         VfioSource::Unknown(_) => host,
     };
     let place = guest.realize(key, Some(bus), Some(addr), multifunction);
-    guest.functions.push(Realized {
-        source,
-        host,
-        place,
-    });
+    if let Some(host) = host {
+        guest.functions.push(GuestFunction {
+            source,
+            host,
+            place,
+        });
+    }
 }
 
-fn add_raw(guest: &mut GuestTopology, device: &RawDevice) {
+fn add_raw(guest: &mut GuestBus, device: &RawDevice) {
     let label = device.id.clone().unwrap_or_else(|| device.driver.clone());
     match &device.model {
         RawModel::Vfio(source) => {
@@ -342,31 +433,34 @@ fn add_raw(guest: &mut GuestTopology, device: &RawDevice) {
                 device.addr,
                 device.multifunction,
             );
-            guest.functions.push(Realized {
-                source: Source::Args,
-                host: match source {
-                    VfioSource::Function(host) => Some(*host),
-                    VfioSource::Path(_) | VfioSource::Unknown(_) => None,
-                },
-                place,
-            });
+            if let VfioSource::Function(host) = source {
+                guest.functions.push(GuestFunction {
+                    source: Source::Args,
+                    host: *host,
+                    place,
+                });
+            }
         }
         RawModel::Port(model) => {
+            let name = guest.bus_name(device.id.as_deref(), *model);
             // A host bridge of its own sits on no bus of interest.
-            if !matches!(model, PortModel::PxbPcie | PortModel::Pxb) {
+            let parent = if matches!(model, PortModel::PxbPcie | PortModel::Pxb) {
+                None
+            } else {
                 guest.realize(
                     &label,
                     device.bus.as_deref(),
                     device.addr,
                     device.multifunction,
                 );
-            }
-            let name = guest.bus_name(device.id.as_deref(), *model);
-            guest.buses.push(GuestBus {
+                guest.parent(device)
+            };
+            guest.buses.push(Bus {
                 name,
                 model: device.driver.clone(),
                 upstream: upstream_of(*model),
                 source: Source::Args,
+                parent,
                 taken: BTreeMap::new(),
             });
         }
@@ -378,11 +472,12 @@ fn add_raw(guest: &mut GuestTopology, device: &RawDevice) {
                 guest.realize(&label, Some(bus), device.addr, device.multifunction);
             }
             if let Some(id) = &device.id {
-                guest.buses.push(GuestBus {
+                guest.buses.push(Bus {
                     name: id.clone(),
                     model: device.driver.clone(),
                     upstream: Upstream::Other(device.driver.clone()),
                     source: Source::Args,
+                    parent: guest.parent(device),
                     taken: BTreeMap::new(),
                 });
             }
@@ -404,12 +499,20 @@ fn upstream_of(model: PortModel) -> Upstream {
     }
 }
 
-impl GuestTopology {
+impl GuestBus {
     /// The bus that QEMU finds under this name or path.
     fn find_bus(&self, name: &str) -> Option<usize> {
         // Of a path through the device tree, the end names the bus, or the device that it belongs to.
         let name = name.trim_end_matches('/').rsplit('/').next()?;
         self.buses.iter().position(|bus| bus.name == name)
+    }
+
+    /// The bus that a raw device sits on.
+    fn parent(&self, device: &RawDevice) -> Option<usize> {
+        match device.bus.as_deref() {
+            None => Some(0),
+            Some(name) => self.find_bus(name),
+        }
     }
 
     /// The name of the bus behind a new port.
@@ -474,7 +577,7 @@ impl GuestTopology {
     }
 }
 
-impl GuestBus {
+impl Bus {
     fn take(
         &mut self,
         device: &str,
@@ -530,14 +633,14 @@ impl GuestBus {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{GuestTopology, PlaceError, Source, assemble};
+    use super::{GuestBus, GuestFunction, PlaceError, Source};
     use crate::pci::Sbdf;
     use crate::rules::pve::{HostFunction, Inputs, compose};
     use crate::vmconf::args::RawDevices;
     use crate::vmconf::mapping::Mappings;
     use crate::vmconf::{HostpciIndex, Vmid};
 
-    fn guest(conf: &[(&str, &str)], args: &str) -> GuestTopology {
+    fn guest(conf: &[(&str, &str)], args: &str) -> GuestBus {
         let function = HostFunction {
             vendor: 0x1002,
             device: 0x744c,
@@ -562,18 +665,16 @@ mod tests {
             host: &host,
         });
         assert_eq!(composition.start_error, None);
-        assemble(&composition, &RawDevices::parse(args))
+        GuestBus::new(&composition, &RawDevices::parse(args))
     }
 
     /// `HOST BUS UPSTREAM SLOT.FUNCTION[+]` per function.
-    fn places(guest: &GuestTopology) -> Vec<String> {
-        let describe = |realized: &super::Realized| {
+    fn places(guest: &GuestBus) -> Vec<String> {
+        let describe = |realized: &GuestFunction| {
             let place = &realized.place;
             format!(
                 "{} {} {:?} {:x}.{:x}{}",
-                realized
-                    .host
-                    .map_or_else(|| "-".to_owned(), |host| host.to_string()),
+                realized.host,
                 place.bus,
                 place.upstream,
                 place.slot,
@@ -675,7 +776,25 @@ mod tests {
         );
         assert!(topology.errors.is_empty(), "{:?}", topology.errors);
         assert_eq!(topology.root_ports().count(), 6);
-        assert_eq!(topology.on_bus("rp1").count(), 1);
+        let ports: Vec<_> = topology
+            .args_ports()
+            .iter()
+            .map(|port| (port.id.as_str(), port.model.as_str()))
+            .collect();
+        assert_eq!(
+            ports,
+            [
+                ("pcie.0", "root bus"),
+                ("rp1", "pcie-root-port"),
+                ("rp2", "ioh3420"),
+                ("br", "pcie-pci-bridge"),
+            ]
+        );
+        let [root, first, second, bridge] = topology.args_ports() else {
+            panic!()
+        };
+        assert!(second.is_above("up") && second.is_above("down") && !second.is_above("br"));
+        assert!(!root.is_above("rp1") && !first.is_above("rp1") && !bridge.is_above("down"));
     }
 
     #[test]
@@ -830,10 +949,7 @@ mod tests {
         );
         assert_eq!(
             places(&topology),
-            [
-                "- ich9-pcie-port-1 RootPort 0.0",
-                "0000:0d:00.0 ich9-pcie-port-1 RootPort 1.0",
-            ]
+            ["0000:0d:00.0 ich9-pcie-port-1 RootPort 1.0",]
         );
     }
 
