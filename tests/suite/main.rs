@@ -3,7 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod captured;
 mod examples;
 mod host;
-mod lspci;
 mod lab;
+mod lspci;
