@@ -5,11 +5,12 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod captured;
 mod examples;
 mod host;
-mod lspci;
 mod lab;
 mod rewrite;
 mod vmconfig;
 mod check;
 mod hook;
+mod lspci;

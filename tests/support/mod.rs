@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test needs a part of it")]
 
+pub mod capture;
 pub mod example_hosts;
 pub mod host_tree;
 pub mod program;
