@@ -5,8 +5,13 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod captured;
 mod examples;
 mod host;
 mod lab;
 mod lspci;
+mod rewrite;
 mod vmconfig;
+mod check;
+mod hook;
+mod lspci;
