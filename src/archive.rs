@@ -189,7 +189,10 @@ impl Tree {
     /// Adds something, and the directories above it.
     pub fn insert(&mut self, path: String, node: Node) -> Result<(), ArchiveError> {
         let mut above = path.as_str();
-        while let Some((parent, _)) = above.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
+        while let Some((parent, _)) = above
+            .rsplit_once('/')
+            .filter(|(parent, _)| !parent.is_empty())
+        {
             match self.nodes.get(parent) {
                 None => drop(self.nodes.insert(parent.to_owned(), Node::Directory)),
                 // So are those above it.
@@ -210,13 +213,17 @@ impl Tree {
 
     /// What is at a path, with all links followed; `None` where there is nothing.
     pub fn get(&self, path: &str) -> Result<Option<&Node>, TooManyLinks> {
-        let Some(path) = self.resolve(path, true)? else { return Ok(None) };
+        let Some(path) = self.resolve(path, true)? else {
+            return Ok(None);
+        };
         Ok(self.nodes.get(&path))
     }
 
     /// The target of the link at a path; `None` where there is no link. Links on the way to it are followed.
     pub fn link(&self, path: &str) -> Result<Option<&str>, TooManyLinks> {
-        let Some(path) = self.resolve(path, false)? else { return Ok(None) };
+        let Some(path) = self.resolve(path, false)? else {
+            return Ok(None);
+        };
         Ok(match self.nodes.get(&path) {
             Some(Node::Link(target)) => Some(target),
             _ => None,
@@ -225,14 +232,19 @@ impl Tree {
 
     /// Names in a directory, sorted; `None` where there is no directory.
     pub fn names(&self, path: &str) -> Result<Option<Vec<String>>, TooManyLinks> {
-        let Some(path) = self.resolve(path, true)? else { return Ok(None) };
+        let Some(path) = self.resolve(path, true)? else {
+            return Ok(None);
+        };
         if self.nodes.get(&path) != Some(&Node::Directory) {
             return Ok(None);
         }
         let prefix = if path == "/" { path } else { path + "/" };
         let below = self.nodes.range(prefix.clone()..);
         let below = below.map_while(|(path, _)| path.strip_prefix(&prefix));
-        let names: BTreeSet<_> = below.filter_map(|rest| rest.split('/').next()).filter(|name| !name.is_empty()).collect();
+        let names: BTreeSet<_> = below
+            .filter_map(|rest| rest.split('/').next())
+            .filter(|name| !name.is_empty())
+            .collect();
         Ok(Some(names.into_iter().map(str::to_owned).collect()))
     }
 
@@ -275,7 +287,9 @@ impl Tree {
     /// The archive: the same bytes for the same tree, whoever packs it whenever.
     pub fn pack(&self, writer: impl Write) -> io::Result<()> {
         // No name, no time, and "unknown" as the system.
-        let packed = GzBuilder::new().operating_system(255).write(writer, Compression::best());
+        let packed = GzBuilder::new()
+            .operating_system(255)
+            .write(writer, Compression::best());
         let mut archive = tar::Builder::new(packed);
         for (path, node) in &self.nodes {
             let name = path.trim_start_matches('/');
@@ -348,7 +362,11 @@ fn within(name: &str) -> Option<String> {
             }
         }
     }
-    Some(if path.is_empty() { "/".to_owned() } else { path })
+    Some(if path.is_empty() {
+        "/".to_owned()
+    } else {
+        path
+    })
 }
 
 /// Whether a link's target, read by its words alone, lies below the top. Absolute targets begin there.
@@ -402,7 +420,9 @@ mod tests {
     }
 
     fn refused(entries: &[(&str, tar::EntryType, &[u8])]) -> String {
-        Tree::unpack(tar(entries).as_slice()).unwrap_err().to_string()
+        Tree::unpack(tar(entries).as_slice())
+            .unwrap_err()
+            .to_string()
     }
 
     const FILE: tar::EntryType = tar::EntryType::Regular;
@@ -415,7 +435,11 @@ mod tests {
                 ("./", DIRECTORY, b""),
                 ("./sys/devices/pci0/0000:00:01.0/vendor", FILE, b"0x1002\n"),
                 ("./sys/devices/pci0/0000:00:01.0/config", FILE, b""),
-                ("./sys/bus/pci/devices/0000:00:01.0", LINK, b"../../../devices/pci0/0000:00:01.0"),
+                (
+                    "./sys/bus/pci/devices/0000:00:01.0",
+                    LINK,
+                    b"../../../devices/pci0/0000:00:01.0",
+                ),
                 ("./sys/bus/pci/devices/gone", LINK, b"../../../devices/none"),
                 ("./etc/pve/", DIRECTORY, b""),
                 ("./etc/pve/local", LINK, b"/etc/pve/nodes/pve1"),
@@ -432,21 +456,48 @@ mod tests {
     fn links_are_followed_within() {
         let tree = sample();
         let vendor = Node::File(b"0x1002\n".to_vec());
-        assert_eq!(tree.get("/sys/bus/pci/devices/0000:00:01.0/vendor"), Ok(Some(&vendor)));
-        assert_eq!(tree.get("/sys/bus/pci/devices/0000:00:01.0"), Ok(Some(&Node::Directory)));
+        assert_eq!(
+            tree.get("/sys/bus/pci/devices/0000:00:01.0/vendor"),
+            Ok(Some(&vendor))
+        );
+        assert_eq!(
+            tree.get("/sys/bus/pci/devices/0000:00:01.0"),
+            Ok(Some(&Node::Directory))
+        );
         assert_eq!(tree.get("/sys/bus/pci/devices/gone"), Ok(None));
-        assert_eq!(tree.get("/sys/bus/pci/devices/0000:00:01.0/vendor/x"), Ok(None));
+        assert_eq!(
+            tree.get("/sys/bus/pci/devices/0000:00:01.0/vendor/x"),
+            Ok(None)
+        );
         assert_eq!(tree.get("/../../sys/./bus/.."), Ok(Some(&Node::Directory)));
         assert_eq!(tree.get("/circle"), Err(TooManyLinks));
         assert_eq!(tree.get("/circle/x"), Err(TooManyLinks));
         assert_eq!(tree.link("/circle"), Ok(Some("circle")));
-        assert_eq!(tree.link("/sys/bus/pci/devices/gone"), Ok(Some("../../../devices/none")));
+        assert_eq!(
+            tree.link("/sys/bus/pci/devices/gone"),
+            Ok(Some("../../../devices/none"))
+        );
         assert_eq!(tree.link("/sys"), Ok(None));
-        assert_eq!(tree.names("/"), Ok(Some(["circle", "empty", "etc", "sys"].map(str::to_owned).to_vec())));
+        assert_eq!(
+            tree.names("/"),
+            Ok(Some(
+                ["circle", "empty", "etc", "sys"]
+                    .map(str::to_owned)
+                    .to_vec()
+            ))
+        );
         assert_eq!(tree.names("/etc/pve/local"), Ok(Some(Vec::new())));
-        assert_eq!(tree.names("/sys/bus/pci/devices/0000:00:01.0").unwrap().unwrap(), ["config", "vendor"]);
+        assert_eq!(
+            tree.names("/sys/bus/pci/devices/0000:00:01.0")
+                .unwrap()
+                .unwrap(),
+            ["config", "vendor"]
+        );
         assert_eq!(tree.names("/nothing"), Ok(None));
-        assert_eq!(tree.names("/sys/devices/pci0/0000:00:01.0/vendor"), Ok(None));
+        assert_eq!(
+            tree.names("/sys/devices/pci0/0000:00:01.0/vendor"),
+            Ok(None)
+        );
     }
 
     #[test]
@@ -462,10 +513,15 @@ mod tests {
         assert_eq!(Tree::unpack(first.as_slice()).unwrap(), tree);
         // The time in the gzip header.
         assert_eq!(first[4..8], [0; 4]);
-        let long = format!("/{}/name", "directory-of-a-long-name/".repeat(10).trim_end_matches('/'));
+        let long = format!(
+            "/{}/name",
+            "directory-of-a-long-name/".repeat(10).trim_end_matches('/')
+        );
         let mut tree = Tree::default();
-        tree.insert(long.clone(), Node::File(b"x".to_vec())).unwrap();
-        tree.insert("/link".to_owned(), Node::Link(long[1..].to_owned())).unwrap();
+        tree.insert(long.clone(), Node::File(b"x".to_vec()))
+            .unwrap();
+        tree.insert("/link".to_owned(), Node::Link(long[1..].to_owned()))
+            .unwrap();
         let mut bytes = Vec::new();
         tree.pack(&mut bytes).unwrap();
         assert_eq!(Tree::unpack(bytes.as_slice()).unwrap(), tree);
@@ -474,10 +530,22 @@ mod tests {
     #[test]
     fn what_leads_out_is_refused() {
         for name in ["../etc/passwd", "a/../../b", "/etc/passwd", "a/.."] {
-            assert!(refused(&[(name, FILE, b"x")]).contains("does not lie below its top"), "{name}");
+            assert!(
+                refused(&[(name, FILE, b"x")]).contains("does not lie below its top"),
+                "{name}"
+            );
         }
-        for (path, target) in [("a", "../x"), ("a/b", "../../x"), ("a", "/../x"), ("a/b", "c/../../../x"), ("a", "")] {
-            assert!(refused(&[(path, LINK, target.as_bytes())]).contains("out of the archive"), "{path} -> {target}");
+        for (path, target) in [
+            ("a", "../x"),
+            ("a/b", "../../x"),
+            ("a", "/../x"),
+            ("a/b", "c/../../../x"),
+            ("a", ""),
+        ] {
+            assert!(
+                refused(&[(path, LINK, target.as_bytes())]).contains("out of the archive"),
+                "{path} -> {target}"
+            );
         }
         assert!(Tree::unpack(tar(&[("a/b", LINK, b"../x")]).as_slice()).is_ok());
         // Through a link, or through a file.
@@ -490,7 +558,12 @@ mod tests {
 
     #[test]
     fn only_files_directories_and_links_are_taken() {
-        for kind in [tar::EntryType::Link, tar::EntryType::Fifo, tar::EntryType::Char, tar::EntryType::Block] {
+        for kind in [
+            tar::EntryType::Link,
+            tar::EntryType::Fifo,
+            tar::EntryType::Char,
+            tar::EntryType::Block,
+        ] {
             assert!(refused(&[("a", kind, b"")]).contains("no file, directory or symbolic link"));
         }
     }
@@ -525,10 +598,19 @@ mod tests {
     fn bombs_are_refused() {
         let size = MAX_FILE + 1024;
         let error = Tree::unpack(bomb(size, size).as_slice()).unwrap_err();
-        assert!(matches!(error, ArchiveError::FileTooLarge { .. }), "{error}");
+        assert!(
+            matches!(error, ArchiveError::FileTooLarge { .. }),
+            "{error}"
+        );
         // A size that is a lie.
         let error = Tree::unpack(bomb(1 << 40, 4096).as_slice()).unwrap_err();
-        assert!(matches!(error, ArchiveError::FileTooLarge { .. } | ArchiveError::Read(_)), "{error}");
+        assert!(
+            matches!(
+                error,
+                ArchiveError::FileTooLarge { .. } | ArchiveError::Read(_)
+            ),
+            "{error}"
+        );
         // A long name, as long as the archive may be.
         let mut header = tar::Header::new_gnu();
         header.set_path("././@LongLink").unwrap();
@@ -537,9 +619,17 @@ mod tests {
         header.set_cksum();
         let endless = header.as_bytes().chain(io::repeat(b'a'));
         assert!(matches!(Tree::unpack(endless), Err(ArchiveError::TooLarge)));
-        let many: Vec<_> = (0..=super::MAX_ENTRIES).map(|number| number.to_string()).collect();
-        let many: Vec<_> = many.iter().map(|name| (name.as_str(), DIRECTORY, b"".as_slice())).collect();
-        assert!(matches!(Tree::unpack(tar(&many).as_slice()), Err(ArchiveError::TooManyEntries)));
+        let many: Vec<_> = (0..=super::MAX_ENTRIES)
+            .map(|number| number.to_string())
+            .collect();
+        let many: Vec<_> = many
+            .iter()
+            .map(|name| (name.as_str(), DIRECTORY, b"".as_slice()))
+            .collect();
+        assert!(matches!(
+            Tree::unpack(tar(&many).as_slice()),
+            Err(ArchiveError::TooManyEntries)
+        ));
     }
 
     proptest::proptest! {

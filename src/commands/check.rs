@@ -186,7 +186,10 @@ pub fn name_functions(host: &Host, vms: &mut [model::Vm]) {
     });
     functions(vms, &mut |function| {
         let by_id = pair(function).and_then(|pair| names.get(&pair).cloned());
-        let listed = || host.listed_name(function.host.parse().ok()?).map(str::to_owned);
+        let listed = || {
+            host.listed_name(function.host.parse().ok()?)
+                .map(str::to_owned)
+        };
         function.name = by_id.or_else(listed);
     });
 }

@@ -15,7 +15,9 @@ use crate::host::{Host, read_listing};
 ///
 /// Without `--root`, nothing but the text is known then: this machine need not be the one that it describes.
 pub fn host_with(global: &Global, lspci: Option<&Path>) -> anyhow::Result<Host> {
-    let Some(path) = lspci else { return host(global) };
+    let Some(path) = lspci else {
+        return host(global);
+    };
     let listing = read_listing(path).with_context(|| format!("--lspci {}", path.display()))?;
     Ok(match &global.root {
         Some(_) => host(global)?.with_listing(listing),

@@ -67,14 +67,17 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let shown = if !arguments.addresses.is_empty() {
         asked(&survey, &addresses, &arguments.addresses)?
     } else if arguments.all || alone && arguments.vm.is_none() {
-        survey.read(addresses.iter().copied())?;
+        survey.read(addresses.iter().copied());
         passable(&survey.topology(), &uses)
     } else {
         uses.keys().copied().collect()
     };
-    survey.read(shown.iter().copied())?;
+    survey.read(shown.iter().copied());
     let pci = survey.topology();
-    let shown: BTreeSet<Sbdf> = shown.into_iter().filter(|addr| pci.get(*addr).is_some()).collect();
+    let shown: BTreeSet<Sbdf> = shown
+        .into_iter()
+        .filter(|addr| pci.get(*addr).is_some())
+        .collect();
     let names = names(&host, &pci, &shown);
     let view = View {
         node: survey.node().ok(),
@@ -99,7 +102,9 @@ fn answer(
     Ok(match (format, vm) {
         (Format::Text, Some(vm)) => topology::side_by_side(view, vm, global.palette()),
         (Format::Text, None) => topology::tree(view, global.palette()),
-        (Format::Json, vm) => escape::json(&topology::json(view, vm)).context("cannot write JSON")?,
+        (Format::Json, vm) => {
+            escape::json(&topology::json(view, vm)).context("cannot write JSON")?
+        }
         (Format::Dot, vm) => topology::dot(view, vm),
     })
 }
@@ -124,7 +129,11 @@ fn note(
 }
 
 fn addresses(host: &Host) -> anyhow::Result<Vec<Sbdf>> {
-    Ok(host.pci_names()?.iter().filter_map(|name| name.parse().ok()).collect())
+    Ok(host
+        .pci_names()?
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect())
 }
 
 /// Functions that are no bridges, and whatever a VM passes.
@@ -143,7 +152,11 @@ fn passable(pci: &Topology, uses: &BTreeMap<Sbdf, Vec<Use>>) -> BTreeSet<Sbdf> {
 fn asked(survey: &Survey, all: &[Sbdf], words: &[String]) -> anyhow::Result<BTreeSet<Sbdf>> {
     let mut shown = BTreeSet::new();
     for word in words {
-        let full = if word.matches(':').count() == 1 { format!("0000:{word}") } else { word.clone() };
+        let full = if word.matches(':').count() == 1 {
+            format!("0000:{word}")
+        } else {
+            word.clone()
+        };
         let prefix = format!("{full}.");
         let found: Vec<_> = all
             .iter()
@@ -154,26 +167,39 @@ fn asked(survey: &Survey, all: &[Sbdf], words: &[String]) -> anyhow::Result<BTre
             })
             .collect();
         if found.is_empty() {
-            bail!("this host has no function '{}'; addresses look like 0000:0b:00.0 or 0b:00", escape::text(word));
+            bail!(
+                "this host has no function '{}'; addresses look like 0000:0b:00.0 or 0b:00",
+                escape::text(word)
+            );
         }
-        survey.read(found.iter().copied())?;
+        survey.read(found.iter().copied());
         let bridge = {
             let pci = survey.topology();
-            let mut classes = found.iter().filter_map(|addr| pci.get(*addr)).map(|function| function.class);
+            let mut classes = found
+                .iter()
+                .filter_map(|addr| pci.get(*addr))
+                .map(|function| function.class);
             classes.any(|class| !topology::is_passable(class))
         };
         if bridge {
             // What is below is only known once it was looked at.
-            survey.read(all.iter().copied())?;
+            survey.read(all.iter().copied());
         }
         let pci = survey.topology();
         let below = pci.iter().filter(|function| {
             topology::is_passable(function.class)
-                && pci.path_to(function.addr).iter().any(|above| found.contains(&above.addr))
+                && pci
+                    .path_to(function.addr)
+                    .iter()
+                    .any(|above| found.contains(&above.addr))
         });
         shown.extend(below.map(|function| function.addr));
         shown.extend(found.iter().copied().filter(|addr| {
-            !pci.iter().any(|other| pci.path_to(other.addr).iter().any(|above| above.addr == *addr))
+            !pci.iter().any(|other| {
+                pci.path_to(other.addr)
+                    .iter()
+                    .any(|above| above.addr == *addr)
+            })
         }));
     }
     Ok(shown)
@@ -181,7 +207,9 @@ fn asked(survey: &Survey, all: &[Sbdf], words: &[String]) -> anyhow::Result<BTre
 
 fn names(host: &Host, pci: &Topology, shown: &BTreeSet<Sbdf>) -> BTreeMap<Sbdf, String> {
     let functions: Vec<_> = shown.iter().filter_map(|addr| pci.get(*addr)).collect();
-    let ids = functions.iter().map(|function| (function.vendor, function.device));
+    let ids = functions
+        .iter()
+        .map(|function| (function.vendor, function.device));
     let by_id = host.device_names(ids).unwrap_or_else(|error| {
         log::debug!("{}", error.in_words());
         BTreeMap::new()
@@ -192,6 +220,11 @@ fn names(host: &Host, pci: &Topology, shown: &BTreeSet<Sbdf>) -> BTreeMap<Sbdf, 
     };
     functions
         .iter()
-        .filter_map(|function| Some((function.addr, name(function.addr, (function.vendor, function.device))?)))
+        .filter_map(|function| {
+            Some((
+                function.addr,
+                name(function.addr, (function.vendor, function.device))?,
+            ))
+        })
         .collect()
 }

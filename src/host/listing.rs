@@ -41,7 +41,9 @@ pub fn read_listing(path: &Path) -> Result<Listing, ListingError> {
 /// Everything, but not much more than is accepted: the parser refuses the rest.
 fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    reader.take(lspci::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    reader
+        .take(lspci::MAX_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

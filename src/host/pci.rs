@@ -45,7 +45,11 @@ impl Host {
     /// Names of all PCI functions, sorted as text, which is the order Proxmox uses.
     pub fn pci_names(&self) -> Result<Vec<String>, HostError> {
         if let Some(listing) = &self.listing {
-            let mut names: Vec<_> = listing.topology.iter().map(|function| function.addr.to_string()).collect();
+            let mut names: Vec<_> = listing
+                .topology
+                .iter()
+                .map(|function| function.addr.to_string())
+                .collect();
             names.sort_unstable();
             return Ok(names);
         }
@@ -136,7 +140,11 @@ impl Host {
     /// the link.
     fn bridges_above(&self, addr: Sbdf) -> Result<Vec<Sbdf>, HostError> {
         if let Some(listing) = &self.listing {
-            return Ok(listing.topology.above(addr).map(|bridge| bridge.addr).collect());
+            return Ok(listing
+                .topology
+                .above(addr)
+                .map(|bridge| bridge.addr)
+                .collect());
         }
         let Some(devices) = self.devices()? else {
             return Ok(Vec::new());

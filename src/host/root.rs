@@ -54,7 +54,9 @@ pub enum Cause {
 /// An error and what is behind it, in one line: a cause is shown where a single string is.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source());
-    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+    sources.fold(error.to_string(), |text, source| {
+        format!("{text}: {source}")
+    })
 }
 
 impl From<TooManyLinks> for Cause {
@@ -205,7 +207,12 @@ impl Root {
             }
         };
         let resolve = ResolveFlag::RESOLVE_IN_ROOT;
-        Ok(present(open_below(directory.as_fd(), path, OFlag::O_RDONLY, resolve))?)
+        Ok(present(open_below(
+            directory.as_fd(),
+            path,
+            OFlag::O_RDONLY,
+            resolve,
+        ))?)
     }
 
     /// Whether there is something at `path`.
@@ -216,7 +223,10 @@ impl Root {
                 let fd = open_below(directory.as_fd(), path, OFlag::O_PATH, resolve);
                 present(fd).map(|fd| fd.is_some()).map_err(Cause::from)
             }
-            Source::Archive(tree) => tree.get(path).map(|node| node.is_some()).map_err(Cause::from),
+            Source::Archive(tree) => tree
+                .get(path)
+                .map(|node| node.is_some())
+                .map_err(Cause::from),
         };
         found.map_err(|cause| self.error(path, cause))
     }
@@ -227,11 +237,15 @@ impl Root {
             Source::Directory(directory) => {
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
                 let fd = open_below(directory.as_fd(), path, flags, ResolveFlag::RESOLVE_IN_ROOT);
-                present(fd).map(|fd| fd.map(Directory::Opened)).map_err(Cause::from)
+                present(fd)
+                    .map(|fd| fd.map(Directory::Opened))
+                    .map_err(Cause::from)
             }
             Source::Archive(tree) => tree
                 .get(path)
-                .map(|node| (node == Some(&Node::Directory)).then(|| Directory::Archived(path.to_owned())))
+                .map(|node| {
+                    (node == Some(&Node::Directory)).then(|| Directory::Archived(path.to_owned()))
+                })
                 .map_err(Cause::from),
         };
         opened.map_err(|cause| self.error(path, cause))
@@ -256,7 +270,11 @@ impl Root {
     }
 
     /// The target of a symbolic link in a directory; `None` where `name` is missing or no link.
-    pub(super) fn link_in(&self, directory: &Directory, name: &str) -> Result<Option<String>, Cause> {
+    pub(super) fn link_in(
+        &self,
+        directory: &Directory,
+        name: &str,
+    ) -> Result<Option<String>, Cause> {
         match (&self.source, directory) {
             (_, Directory::Opened(fd)) => Ok(link_target(fd.as_fd(), name)?),
             (Source::Archive(tree), Directory::Archived(path)) => {

@@ -58,7 +58,11 @@ impl Palette {
 
     /// The drawing of a tree, which may be empty.
     pub fn faint_if_any(self, text: &str) -> String {
-        if text.trim().is_empty() { text.to_owned() } else { self.faint(text) }
+        if text.trim().is_empty() {
+            text.to_owned()
+        } else {
+            self.faint(text)
+        }
     }
 
     fn paint(self, style: Style, text: &str) -> String {

@@ -59,17 +59,25 @@ pub fn uses(vms: &[model::Vm]) -> BTreeMap<Sbdf, Vec<Use>> {
     let mut uses: BTreeMap<Sbdf, BTreeSet<Use>> = BTreeMap::new();
     for vm in vms {
         let entries = vm.entries.iter().flat_map(|entry| {
-            let functions = entry.alternatives.iter().flat_map(|alternative| &alternative.functions);
+            let functions = entry
+                .alternatives
+                .iter()
+                .flat_map(|alternative| &alternative.functions);
             functions.map(move |function| (function.host.as_str(), entry.key.as_str()))
         });
         let ports = vm.args_ports.iter().flat_map(|port| &port.functions);
         for (host, key) in entries.chain(ports.map(|function| (function.host.as_str(), "args"))) {
             if let Ok(addr) = host.parse() {
-                uses.entry(addr).or_default().insert(Use { vmid: vm.vmid, key: key.to_owned() });
+                uses.entry(addr).or_default().insert(Use {
+                    vmid: vm.vmid,
+                    key: key.to_owned(),
+                });
             }
         }
     }
-    uses.into_iter().map(|(addr, uses)| (addr, uses.into_iter().collect())).collect()
+    uses.into_iter()
+        .map(|(addr, uses)| (addr, uses.into_iter().collect()))
+        .collect()
 }
 
 /// Whether a function can be passed as such: it is no bridge.
@@ -83,13 +91,18 @@ impl View<'_> {
     }
 
     fn functions(&self) -> impl Iterator<Item = &Function> {
-        self.shown.iter().filter_map(|addr| self.topology.get(*addr))
+        self.shown
+            .iter()
+            .filter_map(|addr| self.topology.get(*addr))
     }
 
     /// The neighbour above that a function hangs from; for a VF, the one of its physical function.
     fn above(&self, function: &Function) -> Option<Sbdf> {
         let physical = self.topology.get(self.topology.physical(function.addr));
-        physical.unwrap_or(function).parent.filter(|parent| self.topology.get(*parent).is_some())
+        physical
+            .unwrap_or(function)
+            .parent
+            .filter(|parent| self.topology.get(*parent).is_some())
     }
 
     /// Shown functions and the bridges above them, by the neighbour above; root buses under `None`.
@@ -116,7 +129,8 @@ impl View<'_> {
         let denied = self.functions().filter_map(|function| {
             let denial = self.answer(function.addr).denial?;
             let addr = denial.addr();
-            (!denial.is_unreadable() && addr != self.topology.physical(function.addr)).then_some(addr)
+            (!denial.is_unreadable() && addr != self.topology.physical(function.addr))
+                .then_some(addr)
         });
         denied.collect()
     }
@@ -125,7 +139,10 @@ impl View<'_> {
         match self.names.get(&function.addr) {
             Some(name) => short(name, LONGEST),
             None if function.vendor == 0xffff => format!("class {:06x}", function.class),
-            None => format!("[{:04x}:{:04x}] class {:06x}", function.vendor, function.device, function.class),
+            None => format!(
+                "[{:04x}:{:04x}] class {:06x}",
+                function.vendor, function.device, function.class
+            ),
         }
     }
 }
@@ -149,7 +166,8 @@ struct Paragraph {
 
 impl Paragraph {
     fn push(&mut self, words: &str, mark: Mark) {
-        self.words.extend(words.split_whitespace().map(|word| (word.to_owned(), mark)));
+        self.words
+            .extend(words.split_whitespace().map(|word| (word.to_owned(), mark)));
     }
 
     /// Words that stay together on a line.
@@ -221,7 +239,14 @@ fn paint(palette: Palette, words: &str, mark: Mark) -> String {
 pub fn tree(view: &View, palette: Palette) -> String {
     let mut out = String::new();
     let mut head = Paragraph::default();
-    head.push(&format!("Host {}", view.node.map_or_else(|| "of unknown name".to_owned(), |node| short(node, 40))), Mark::Head);
+    head.push(
+        &format!(
+            "Host {}",
+            view.node
+                .map_or_else(|| "of unknown name".to_owned(), |node| short(node, 40))
+        ),
+        Mark::Head,
+    );
     head.close(",");
     match view.kernel.release() {
         Some(release) => head.push(&format!("Linux {}", short(release, 40)), Mark::Plain),
@@ -229,7 +254,12 @@ pub fn tree(view: &View, palette: Palette) -> String {
     }
     push_lines(&mut out, &head, palette, "", "");
     let children = view.children();
-    let drawing = Drawing { view, palette, children: &children, blocking: view.blocking() };
+    let drawing = Drawing {
+        view,
+        palette,
+        children: &children,
+        blocking: view.blocking(),
+    };
     for addr in children.get(&None).into_iter().flatten() {
         out.push('\n');
         drawing.draw(&mut out, *addr, "", "", 0);
@@ -263,11 +293,17 @@ struct Drawing<'a> {
 impl Drawing<'_> {
     fn draw(&self, out: &mut String, addr: Sbdf, first: &str, rest: &str, depth: usize) {
         // A loop in a made-up tree ends here; bus numbers allow no deeper one.
-        let Some(function) = self.view.topology.get(addr).filter(|_| depth < 256) else { return };
+        let Some(function) = self.view.topology.get(addr).filter(|_| depth < 256) else {
+            return;
+        };
         let children = self.children.get(&Some(addr));
         let mut title = Paragraph::default();
         title.push(&addr.to_string(), Mark::Head);
-        let below = if children.is_some() { format!("{rest}│    ") } else { format!("{rest}     ") };
+        let below = if children.is_some() {
+            format!("{rest}│    ")
+        } else {
+            format!("{rest}     ")
+        };
         if self.view.shown.contains(&addr) {
             title.push(&self.view.name(function), Mark::Plain);
             push_lines(out, &title, self.palette, first, &below);
@@ -278,8 +314,18 @@ impl Drawing<'_> {
         }
         let count = children.map_or(0, BTreeSet::len);
         for (at, child) in children.into_iter().flatten().enumerate() {
-            let (branch, under) = if at + 1 == count { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            self.draw(out, *child, &format!("{rest}{branch}"), &format!("{rest}{under}"), depth + 1);
+            let (branch, under) = if at + 1 == count {
+                ("└─ ", "   ")
+            } else {
+                ("├─ ", "│  ")
+            };
+            self.draw(
+                out,
+                *child,
+                &format!("{rest}{branch}"),
+                &format!("{rest}{under}"),
+                depth + 1,
+            );
         }
     }
 
@@ -301,7 +347,13 @@ impl Drawing<'_> {
         line.push(&words, mark);
         if let Some(uncertain) = &answer.uncertain {
             line.close(";");
-            line.push(&format!("uncertain: it {}", text(uncertain.trim_start_matches("it "))), Mark::Doubt);
+            line.push(
+                &format!(
+                    "uncertain: it {}",
+                    text(uncertain.trim_start_matches("it "))
+                ),
+                Mark::Doubt,
+            );
         }
         if let Some(physfn) = function.physfn {
             line.close(",");
@@ -331,37 +383,70 @@ fn place(line: &mut Paragraph, function: &Function) {
 /// A bridge's type, and the bits that count for it.
 fn port_words(bridge: &Function) -> (&'static str, String, Mark) {
     let express = match &bridge.registers {
-        Registers::Unreadable(why) => return ("bridge", format!("unknown: {}", short(why, 200)), Mark::Doubt),
+        Registers::Unreadable(why) => {
+            return (
+                "bridge",
+                format!("unknown: {}", short(why, 200)),
+                Mark::Doubt,
+            );
+        }
         Registers::NotExpress => return ("PCI bridge", "has no say".to_owned(), Mark::Plain),
         Registers::Express(express) => express,
     };
     let (kind, words, mark) = match express.port_type {
         PortType::RootPort => {
             let widths = completer(express);
-            ("root port", format!("completes {}", widths_words(widths)), shade(widths))
+            (
+                "root port",
+                format!("completes {}", widths_words(widths)),
+                shade(widths),
+            )
         }
         PortType::UpstreamPort | PortType::DownstreamPort => {
             let upstream = express.port_type == PortType::UpstreamPort;
-            let kind = if upstream { "upstream port" } else { "downstream port" };
+            let kind = if upstream {
+                "upstream port"
+            } else {
+                "downstream port"
+            };
             let routes = express.devcap2.is_some_and(DevCap2::atomic_op_routing);
-            let blocks = upstream && express.devctl2.is_some_and(|register| register.atomic_op_egress_blocking());
+            let blocks = upstream
+                && express
+                    .devctl2
+                    .is_some_and(|register| register.atomic_op_egress_blocking());
             let words = match (routes, blocks) {
                 (true, false) => "routes",
                 (false, false) => "does not route",
                 (true, true) => "routes, but blocks egress",
                 (false, true) => "does not route, blocks egress",
             };
-            (kind, words.to_owned(), if routes && !blocks { Mark::Good } else { Mark::Bad })
+            (
+                kind,
+                words.to_owned(),
+                if routes && !blocks {
+                    Mark::Good
+                } else {
+                    Mark::Bad
+                },
+            )
         }
-        PortType::PcieToPciBridge | PortType::PciToPcieBridge => ("PCI bridge", "has no say".to_owned(), Mark::Plain),
+        PortType::PcieToPciBridge | PortType::PciToPcieBridge => {
+            ("PCI bridge", "has no say".to_owned(), Mark::Plain)
+        }
         _ => ("bridge", "has no say".to_owned(), Mark::Plain),
     };
-    let old = if express.version < 2 { " (capability version 1)" } else { "" };
+    let old = if express.version < 2 {
+        " (capability version 1)"
+    } else {
+        ""
+    };
     (kind, words + old, mark)
 }
 
 fn completer(express: &Express) -> Widths {
-    express.devcap2.map_or(Widths::NONE, DevCap2::atomic_op_completer)
+    express
+        .devcap2
+        .map_or(Widths::NONE, DevCap2::atomic_op_completer)
 }
 
 fn shade(widths: Widths) -> Mark {
@@ -377,17 +462,32 @@ fn shade(widths: Widths) -> Mark {
 /// What a function gets from its host.
 fn answer_words(answer: &HostAnswer, class: u32) -> (String, Mark) {
     match &answer.denial {
-        Some(denial) if denial.is_unreadable() => (format!("unknown: {}", text(&denial.to_string())), Mark::Doubt),
+        Some(denial) if denial.is_unreadable() => (
+            format!("unknown: {}", text(&denial.to_string())),
+            Mark::Doubt,
+        ),
         // Most functions beside GPUs and network cards never use them.
-        Some(HostDenial::EndpointNotCompleter { .. } | HostDenial::NotExpress { .. }) if !Devices::Gpu.includes(class) => {
+        Some(HostDenial::EndpointNotCompleter { .. } | HostDenial::NotExpress { .. })
+            if !Devices::Gpu.includes(class) =>
+        {
             ("no AtomicOps of its own".to_owned(), Mark::Faint)
         }
-        Some(denial) if answer.widths.is_empty() => (format!("gets none: {}", text(&denial.to_string())), Mark::Bad),
+        Some(denial) if answer.widths.is_empty() => (
+            format!("gets none: {}", text(&denial.to_string())),
+            Mark::Bad,
+        ),
         Some(denial) if !answer.widths.contains_all(Widths::W32_W64) => {
-            let words = format!("gets {} only: {}", widths_words(answer.widths), text(&denial.to_string()));
+            let words = format!(
+                "gets {} only: {}",
+                widths_words(answer.widths),
+                text(&denial.to_string())
+            );
             (words, Mark::Doubt)
         }
-        _ => (format!("gets {}", widths_words(answer.widths)), shade(answer.widths)),
+        _ => (
+            format!("gets {}", widths_words(answer.widths)),
+            shade(answer.widths),
+        ),
     }
 }
 
@@ -467,7 +567,11 @@ pub fn json<'a>(view: &'a View<'a>, vm: Option<&'a model::Vm>) -> Answer<'a> {
             host_denied_at: denial.map(|denial| denial.addr().to_string()),
             host_widths: answer.widths,
             uncertain: answer.uncertain,
-            vms: view.uses.get(&function.addr).map(Vec::as_slice).unwrap_or_default(),
+            vms: view
+                .uses
+                .get(&function.addr)
+                .map(Vec::as_slice)
+                .unwrap_or_default(),
         }
     };
     Answer {
@@ -487,20 +591,40 @@ pub fn dot(view: &View, vm: Option<&model::Vm>) -> String {
     let children = view.children();
     let blocking = view.blocking();
     for addr in children.values().flatten() {
-        let Some(function) = view.topology.get(*addr) else { continue };
+        let Some(function) = view.topology.get(*addr) else {
+            continue;
+        };
         let (lines, mark) = if view.shown.contains(addr) {
             let answer = view.answer(*addr);
             let (words, mark) = answer_words(&answer, function.class);
             let uses = view.uses.get(addr).into_iter().flatten();
             let uses = uses.map(|used| format!("VM {} {}", used.vmid, used.key));
-            (std::iter::once(view.name(function)).chain([words]).chain(uses).collect(), mark)
+            (
+                std::iter::once(view.name(function))
+                    .chain([words])
+                    .chain(uses)
+                    .collect(),
+                mark,
+            )
         } else {
             let (kind, words, mark) = port_words(function);
             (vec![kind.to_owned(), words], mark)
         };
-        let label: Vec<_> = std::iter::once(addr.to_string()).chain(lines).map(|line| quoted(&line)).collect();
-        let border = if blocking.contains(addr) { ", color=red, penwidth=3" } else { "" };
-        let _ = writeln!(out, "  \"{addr}\" [label=\"{}\", fillcolor={}{border}];", label.join("\\n"), fill(mark));
+        let label: Vec<_> = std::iter::once(addr.to_string())
+            .chain(lines)
+            .map(|line| quoted(&line))
+            .collect();
+        let border = if blocking.contains(addr) {
+            ", color=red, penwidth=3"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            out,
+            "  \"{addr}\" [label=\"{}\", fillcolor={}{border}];",
+            label.join("\\n"),
+            fill(mark)
+        );
     }
     for (above, below) in &children {
         for below in below {
@@ -517,7 +641,11 @@ pub fn dot(view: &View, vm: Option<&model::Vm>) -> String {
 }
 
 fn guest_cluster(out: &mut String, vm: &model::Vm) {
-    let _ = writeln!(out, "  subgraph cluster_guest {{\n    label=\"{}\";", quoted(&vm_title(vm)));
+    let _ = writeln!(
+        out,
+        "  subgraph cluster_guest {{\n    label=\"{}\";",
+        quoted(&vm_title(vm))
+    );
     let mut edges = BTreeSet::new();
     for (port, widths, functions) in guest_ports(vm) {
         let _ = writeln!(
@@ -531,7 +659,12 @@ fn guest_cluster(out: &mut String, vm: &model::Vm) {
     }
     out.push_str("  }\n");
     for (host, port) in edges {
-        let _ = writeln!(out, "  \"{}\" -> \"guest {}\" [style=dashed];", quoted(&host), quoted(&port));
+        let _ = writeln!(
+            out,
+            "  \"{}\" -> \"guest {}\" [style=dashed];",
+            quoted(&host),
+            quoted(&port)
+        );
     }
 }
 
@@ -539,7 +672,10 @@ fn guest_cluster(out: &mut String, vm: &model::Vm) {
 fn guest_ports(vm: &model::Vm) -> Vec<(String, Widths, Vec<String>)> {
     let mut ports: BTreeMap<String, (Widths, Vec<String>)> = BTreeMap::new();
     for entry in &vm.entries {
-        for function in chosen(entry).into_iter().flat_map(|alternative| &alternative.functions) {
+        for function in chosen(entry)
+            .into_iter()
+            .flat_map(|alternative| &alternative.functions)
+        {
             let port = ports.entry(function.guest.bus.clone()).or_default();
             if entry.guest_port.as_ref() == Some(&function.guest.bus) {
                 port.0 = port.0.union(entry.guest_widths);
@@ -550,9 +686,14 @@ fn guest_ports(vm: &model::Vm) -> Vec<(String, Widths, Vec<String>)> {
     for port in &vm.args_ports {
         let known = ports.entry(port.port.clone()).or_default();
         known.0 = known.0.union(port.guest_widths);
-        known.1.extend(port.functions.iter().map(|function| function.host.clone()));
+        known
+            .1
+            .extend(port.functions.iter().map(|function| function.host.clone()));
     }
-    ports.into_iter().map(|(port, (widths, functions))| (port, widths, functions)).collect()
+    ports
+        .into_iter()
+        .map(|(port, (widths, functions))| (port, widths, functions))
+        .collect()
 }
 
 fn fill(mark: Mark) -> &'static str {
@@ -567,12 +708,24 @@ fn fill(mark: Mark) -> &'static str {
 
 /// For a quoted string of the dot language: a backslash begins an escape there.
 fn quoted(words: &str) -> String {
-    let safe: String = words.chars().map(|c| if super::escape::is_unsafe(c) { '\u{fffd}' } else { c }).collect();
+    let safe: String = words
+        .chars()
+        .map(|c| {
+            if super::escape::is_unsafe(c) {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect();
     safe.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 fn chosen(entry: &model::Entry) -> Option<&model::Alternative> {
-    entry.alternatives.iter().find(|alternative| alternative.chosen)
+    entry
+        .alternatives
+        .iter()
+        .find(|alternative| alternative.chosen)
 }
 
 /// One VM for people: host paths on the left, guest ports on the right.
@@ -601,15 +754,32 @@ pub fn side_by_side(view: &View, vm: &model::Vm, palette: Palette) -> String {
         line.push("args:", Mark::Head);
         line.push(&format!("root port {}", short(&port.port, 40)), Mark::Plain);
         push_lines(&mut out, &line, palette, "", "  ");
-        let mut columns = Columns { out: &mut out, palette };
+        let mut columns = Columns {
+            out: &mut out,
+            palette,
+        };
         columns.heads();
         let mut right = vec![port_cell(&port.port, port.guest_widths)];
         let mut last = None;
         for function in &port.functions {
             let mut guest = Paragraph::default();
-            guest.push(&format!("at {}{}", text(&function.addr), multifunction(function.multifunction)), Mark::Plain);
+            guest.push(
+                &format!(
+                    "at {}{}",
+                    text(&function.addr),
+                    multifunction(function.multifunction)
+                ),
+                Mark::Plain,
+            );
             right.push(vec![guest]);
-            columns.function(view, function.host.parse().ok(), &function.host, None, &mut last, &mut right);
+            columns.function(
+                view,
+                function.host.parse().ok(),
+                &function.host,
+                None,
+                &mut last,
+                &mut right,
+            );
         }
         columns.rest(right);
     }
@@ -629,13 +799,19 @@ fn entry_columns(out: &mut String, view: &View, entry: &model::Entry, palette: P
         crate::verdict::Verdict::Unavailable | crate::verdict::Verdict::Unknown => Mark::Doubt,
     };
     verdict.push(entry.verdict.as_str(), mark);
-    let why = entry.error.as_deref().map_or_else(|| reason_words(entry), text);
+    let why = entry
+        .error
+        .as_deref()
+        .map_or_else(|| reason_words(entry), text);
     if !why.is_empty() {
         verdict.close(":");
         verdict.push(&why, Mark::Plain);
     }
     push_lines(out, &verdict, palette, "  ", "  ");
-    let Some(alternative) = chosen(entry).filter(|alternative| !alternative.functions.is_empty()) else { return };
+    let Some(alternative) = chosen(entry).filter(|alternative| !alternative.functions.is_empty())
+    else {
+        return;
+    };
     let mut columns = Columns { out, palette };
     columns.heads();
     let mut right = Vec::new();
@@ -648,7 +824,10 @@ fn entry_columns(out: &mut String, view: &View, entry: &model::Entry, palette: P
                 let mut cell = port_cell(bus, entry.guest_widths);
                 if entry.guest_widths != entry.possible_widths {
                     let mut could = Paragraph::default();
-                    could.push(&format!("could advertise {}", widths_words(entry.possible_widths)), Mark::Doubt);
+                    could.push(
+                        &format!("could advertise {}", widths_words(entry.possible_widths)),
+                        Mark::Doubt,
+                    );
                     cell.push(could);
                 }
                 right.push(cell);
@@ -660,10 +839,22 @@ fn entry_columns(out: &mut String, view: &View, entry: &model::Entry, palette: P
         }
         let place = &function.guest;
         let mut guest = Paragraph::default();
-        let words = format!("slot {} function {}{}", place.slot, place.function, multifunction(place.multifunction));
+        let words = format!(
+            "slot {} function {}{}",
+            place.slot,
+            place.function,
+            multifunction(place.multifunction)
+        );
         guest.push(&words, Mark::Plain);
         right.push(vec![guest]);
-        columns.function(view, function.host.parse().ok(), &function.host, function.name.as_deref(), &mut last, &mut right);
+        columns.function(
+            view,
+            function.host.parse().ok(),
+            &function.host,
+            function.name.as_deref(),
+            &mut last,
+            &mut right,
+        );
     }
     columns.rest(right);
 }
@@ -676,7 +867,10 @@ fn port_cell(port: &str, widths: Widths) -> Cell {
     let mut name = Paragraph::default();
     name.push(&format!("guest port {}", short(port, 60)), Mark::Head);
     let mut bits = Paragraph::default();
-    bits.push(&format!("advertises {}", widths_words(widths)), shade(widths));
+    bits.push(
+        &format!("advertises {}", widths_words(widths)),
+        shade(widths),
+    );
     vec![name, bits]
 }
 
@@ -716,10 +910,14 @@ impl Columns<'_> {
     ) {
         let own = right.pop();
         let found = addr.and_then(|addr| view.topology.get(addr));
-        let bridges = found.map(|function| view.topology.path_to(function.addr)).unwrap_or_default();
+        let bridges = found
+            .map(|function| view.topology.path_to(function.addr))
+            .unwrap_or_default();
         let path: Vec<_> = bridges.iter().map(|bridge| bridge.addr).collect();
         let mut waiting = std::mem::take(right).into_iter();
-        let denial = found.and_then(|function| view.answer(function.addr).denial).map(|denial| denial.addr());
+        let denial = found
+            .and_then(|function| view.answer(function.addr).denial)
+            .map(|denial| denial.addr());
         if last.as_ref() != Some(&path) {
             for bridge in &bridges {
                 let (kind, words, mark) = port_words(bridge);
@@ -774,7 +972,13 @@ impl Columns<'_> {
                 let _ = writeln!(self.out, "{:1$}{left}", "", Self::INDENT);
             } else {
                 let padding = (Self::LEFT + Self::GAP).saturating_sub(*width).max(1);
-                let _ = writeln!(self.out, "{:2$}{left}{:padding$}{right}", "", "", Self::INDENT);
+                let _ = writeln!(
+                    self.out,
+                    "{:2$}{left}{:padding$}{right}",
+                    "",
+                    "",
+                    Self::INDENT
+                );
             }
         }
     }
@@ -783,7 +987,11 @@ impl Columns<'_> {
     fn lines(&self, cell: &Cell, columns: usize) -> Vec<(String, usize)> {
         let mut lines = Vec::new();
         for (at, paragraph) in cell.iter().enumerate() {
-            for (number, (line, width)) in paragraph.lines(self.palette, columns - 2).into_iter().enumerate() {
+            for (number, (line, width)) in paragraph
+                .lines(self.palette, columns - 2)
+                .into_iter()
+                .enumerate()
+            {
                 let indent = if at == 0 && number == 0 { 0 } else { 2 };
                 lines.push((format!("{:indent$}{line}", ""), width + indent));
             }
