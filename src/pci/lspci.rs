@@ -643,11 +643,12 @@ impl Decoded {
         let [w32, w64, w128] = self.completer;
         let cap = "AtomicOpsCap";
         let ctl = "AtomicOpsCtl";
-        let completes = !matches!(port_type, PortType::UpstreamPort | PortType::DownstreamPort);
         let routes = matches!(
             port_type,
             PortType::RootPort | PortType::UpstreamPort | PortType::DownstreamPort
         );
+        // Those who send requests, and the one who completes them. `lspci` looks for memory before it prints the completer
+        // bits of anything but a root port; nobody asks a bridge.
         let requests = matches!(
             port_type,
             PortType::RootPort
@@ -656,7 +657,7 @@ impl Decoded {
                 | PortType::IntegratedEndpoint
         );
         if routes && self.routing.is_none()
-            || completes && (w32.is_none() || w64.is_none() || w128.is_none())
+            || requests && (w32.is_none() || w64.is_none() || w128.is_none())
         {
             return Err(cap);
         }

@@ -12,6 +12,7 @@ mod hook;
 mod host;
 mod lab;
 mod lspci;
-mod lspci;
+mod lspci_text;
 mod rewrite;
+mod topology;
 mod vmconfig;
