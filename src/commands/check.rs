@@ -23,7 +23,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "vmids")]
     pub all: bool,
     /// The output of `lspci -D -vvv -xxxx`, run as root, in place of the host's devices; needs --root for the VMs
-    #[arg(long, value_name = "FILE", requires = "root")]
+    #[arg(long, value_name = "FILE")]
     pub lspci: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, default_value = "text")]
@@ -32,6 +32,10 @@ pub struct Arguments {
 
 /// Runs the command. Exit status 1 where a VM loses `AtomicOps` that its host could give.
 pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
+    if arguments.lspci.is_some() && global.root.is_none() {
+        // Whose VMs would they be?
+        bail!("--lspci needs --root DIR with the VMs' configurations as DIR/etc/pve/qemu-server/VMID.conf");
+    }
     let host = host_with(global, arguments.lspci.as_deref())?;
     let policies = policies(&host, global)?;
     let survey = Survey::new(&host);

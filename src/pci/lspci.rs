@@ -212,12 +212,16 @@ struct Block {
     ids: Option<(u16, u16)>,
     class: Option<u32>,
     subsystem: Option<(u16, u16)>,
+    /// Whether the place of the `Subsystem` line was passed without one.
+    no_subsystem: Option<bool>,
     iommu_group: Option<u32>,
     driver: Option<String>,
     /// The hexadecimal part.
     bytes: Vec<u8>,
     /// Secondary and subordinate bus, decoded.
     buses: Option<(u8, u8)>,
+    /// Whether a region is `[virtual]`.
+    virtual_memory: bool,
     capabilities: Capabilities,
     express: Option<Decoded>,
     sriov: DecodedSriov,
@@ -353,10 +357,12 @@ impl Block {
             ids,
             class: class_code.map(|code| u32::from(code) << 8 | interface),
             subsystem: None,
+            no_subsystem: None,
             iommu_group: None,
             driver: None,
             bytes: Vec::new(),
             buses: None,
+            virtual_memory: false,
             capabilities: Capabilities::Untold,
             express: None,
             sriov: DecodedSriov::default(),
@@ -378,11 +384,17 @@ impl Block {
             return Ok(());
         }
         let line = line.trim();
+        if line.starts_with("Control: ") || line.starts_with("Flags: ") {
+            self.no_subsystem.get_or_insert(true);
+        }
         if let Some(rest) = line.strip_prefix("Capabilities: ") {
             self.capability(rest);
         } else if let Some(rest) = line.strip_prefix("Subsystem: ") {
             let ids = bracketed_ids(rest).map(|(_, ids)| ids);
             self.subsystem = self.subsystem.or(ids).or_else(|| id_pair(rest));
+            self.no_subsystem = Some(false);
+        } else if line.starts_with("Region ") && line.contains("[virtual]") {
+            self.virtual_memory = true;
         } else if let Some(rest) = line.strip_prefix("IOMMU group: ") {
             self.iommu_group = rest.parse().ok();
         } else if let Some(rest) = line.strip_prefix("Flags: ") {
@@ -488,11 +500,16 @@ impl Block {
         if self.subsystem.is_some() {
             return self.subsystem;
         }
-        let at = match self.bytes.get(0x0e)? & 0x7f {
-            0 => 0x2c,
+        // `sysfs` has zeros where a device has none, and `lspci` no line.
+        let untold = (self.no_subsystem == Some(true)).then_some((0, 0));
+        let at = match self.bytes.get(0x0e).map(|layout| layout & 0x7f) {
+            Some(0) => 0x2c,
             // Linux takes a bridge's from the capability (`PCI_CAP_ID_SSVID`).
-            1 => usize::from(self.find_capability(0x0d)?) + 4,
-            _ => return None,
+            Some(1) if self.bytes.len() >= 256 => match self.find_capability(0x0d) {
+                Some(at) => usize::from(at) + 4,
+                None => return Some((0, 0)),
+            },
+            _ => return untold,
         };
         let word = |at| Some(u16::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?));
         word(at).zip(word(at + 2))
@@ -526,6 +543,8 @@ impl Block {
             .filter(|(secondary, _)| *secondary != 0)
     }
 
+    /// Whether this seems to be a virtual function: by its hidden IDs, by its name, or by memory that the kernel knows of
+    /// and its own registers do not.
     fn is_virtual(&self) -> bool {
         let hidden = self
             .bytes
@@ -535,11 +554,12 @@ impl Block {
                 .bytes
                 .get(4..8)
                 .is_some_and(|status| status != [0xff; 4]);
-        hidden
-            || self
-                .name
-                .as_ref()
-                .is_some_and(|name| name.contains("Virtual Function"))
+        let named = |name: &String| {
+            name.contains("Virtual Function") || name.trim_end_matches(']').ends_with(" VF")
+        };
+        // Also legacy IDE controllers have such regions.
+        let express = matches!(self.registers(), Registers::Express(_));
+        hidden || self.name.as_ref().is_some_and(named) || self.virtual_memory && express
     }
 
     fn sriov(&self) -> Option<Sriov> {
@@ -1265,6 +1285,34 @@ mod tests {
         assert_eq!(function(&text, "0000:0c:10.2").physfn, first.physfn);
         assert_eq!(function(&text, "0000:0c:10.2").device, 0x73ae);
         assert!(function(&text, "0000:0c:10.4").physfn.is_none());
+    }
+
+    #[test]
+    fn a_virtual_function_without_its_physical_one_is_unknown() {
+        let no_bits = CARD.replace("32bit+ 64bit+", "32bit- 64bit-");
+        let whole = format!("{ROOT_PORT}{no_bits}");
+        assert!(matches!(
+            function(&whole, "0000:0b:00.0").registers,
+            Registers::Express(_)
+        ));
+        for (from, to) in [
+            (
+                "Navi 31 [Radeon RX 7900 XT/7900 XTX]",
+                "Navi 31 Virtual Function",
+            ),
+            (
+                "Navi 31 [Radeon RX 7900 XT/7900 XTX]",
+                "Aqua Vanjaram [Instinct MI300X VF]",
+            ),
+            (
+                "\tIOMMU",
+                "\tRegion 0: Memory at 1000 (64-bit, prefetchable) [virtual] [size=16K]\n\tIOMMU",
+            ),
+        ] {
+            let text = format!("{ROOT_PORT}{}", no_bits.replacen(from, to, 1));
+            let card = function(&text, "0000:0b:00.0");
+            assert!(why(&card).contains("virtual function"), "{to}");
+        }
     }
 
     #[test]

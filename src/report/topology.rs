@@ -124,15 +124,20 @@ impl View<'_> {
         children
     }
 
+    /// Where a function is refused 32 or 64 bit.
+    fn refused_at(&self, addr: Sbdf) -> Option<Sbdf> {
+        let answer = self.answer(addr);
+        let denial = answer.denial.filter(|denial| !denial.is_unreadable())?;
+        (!answer.widths.contains_all(Widths::W32_W64)).then(|| denial.addr())
+    }
+
     /// Where the paths of shown functions are refused, apart from the functions themselves.
     fn blocking(&self) -> BTreeSet<Sbdf> {
-        let denied = self.functions().filter_map(|function| {
-            let denial = self.answer(function.addr).denial?;
-            let addr = denial.addr();
-            (!denial.is_unreadable() && addr != self.topology.physical(function.addr))
-                .then_some(addr)
+        let refused = self.functions().filter_map(|function| {
+            let addr = self.refused_at(function.addr)?;
+            (addr != self.topology.physical(function.addr)).then_some(addr)
         });
-        denied.collect()
+        refused.collect()
     }
 
     fn name(&self, function: &Function) -> String {
@@ -334,10 +339,10 @@ impl Drawing<'_> {
         line.push(kind, Mark::Plain);
         line.close(":");
         line.push(&words, mark);
-        place(line, bridge);
         if self.blocking.contains(&bridge.addr) {
             line.push_unit("<== blocks", Mark::Bad);
         }
+        place(line, bridge);
     }
 
     fn function(&self, function: &Function) -> Paragraph {
@@ -347,13 +352,7 @@ impl Drawing<'_> {
         line.push(&words, mark);
         if let Some(uncertain) = &answer.uncertain {
             line.close(";");
-            line.push(
-                &format!(
-                    "uncertain: it {}",
-                    text(uncertain.trim_start_matches("it "))
-                ),
-                Mark::Doubt,
-            );
+            line.push(&format!("uncertain: {}", text(uncertain)), Mark::Doubt);
         }
         if let Some(physfn) = function.physfn {
             line.close(",");
@@ -915,9 +914,7 @@ impl Columns<'_> {
             .unwrap_or_default();
         let path: Vec<_> = bridges.iter().map(|bridge| bridge.addr).collect();
         let mut waiting = std::mem::take(right).into_iter();
-        let denial = found
-            .and_then(|function| view.answer(function.addr).denial)
-            .map(|denial| denial.addr());
+        let denial = found.and_then(|function| view.refused_at(function.addr));
         if last.as_ref() != Some(&path) {
             for bridge in &bridges {
                 let (kind, words, mark) = port_words(bridge);
