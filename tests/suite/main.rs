@@ -6,11 +6,11 @@ mod hostpci_schema;
 mod support;
 
 mod captured;
+mod check;
 mod examples;
+mod hook;
 mod host;
 mod lab;
+mod lspci;
 mod rewrite;
 mod vmconfig;
-mod check;
-mod hook;
-mod lspci;

@@ -6,5 +6,6 @@ pub mod capture;
 pub mod example_hosts;
 pub mod host_tree;
 pub mod program;
+pub mod silent;
 
 pub use host_tree::HostTree;
