@@ -11,5 +11,7 @@
 
 pub mod cli;
 pub mod pci;
+pub mod qmp;
 pub mod rules;
+pub mod verify;
 pub mod vmconf;
