@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::pci::config_space::{self, ConfigSpace};
-use crate::pci::express::{DevCap2, Express, PortType};
+use crate::pci::express::{DevCap2, DevCtl2, Express, PortType};
 use crate::pci::{Sbdf, Widths};
 use crate::qmp::pci::{Bus, Device};
 use crate::qmp::{Client, QmpError, Status, Version};
@@ -100,6 +100,15 @@ pub enum NotReady {
     Impossible(String),
 }
 
+/// Why [`read_ports`] ended early.
+#[derive(Debug)]
+pub enum ReadError<E> {
+    /// What was read makes no sense, at this moment at least.
+    NotReady(NotReady),
+    /// `read` failed.
+    Failed(E),
+}
+
 /// Why a VM could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
@@ -132,7 +141,7 @@ pub fn read_ports<E>(
     tree: &[Bus],
     base: u64,
     read: impl FnMut(u64, &mut [u32]) -> Result<bool, E>,
-) -> Result<Result<(Vec<PortReading>, Vec<FunctionReading>), NotReady>, E> {
+) -> Result<(Vec<PortReading>, Vec<FunctionReading>), ReadError<E>> {
     let mut walk = Walk {
         base,
         read,
@@ -140,13 +149,9 @@ pub fn read_ports<E>(
         elsewhere: Vec::new(),
     };
     for bus in tree {
-        match walk.bus(&bus.devices, Place::Root, 0) {
-            Ok(()) => {}
-            Err(Stop::NotReady(reason)) => return Ok(Err(reason)),
-            Err(Stop::Failed(error)) => return Err(error),
-        }
+        walk.bus(&bus.devices, Place::Root, 0)?;
     }
-    Ok(Ok((walk.ports, walk.elsewhere)))
+    Ok((walk.ports, walk.elsewhere))
 }
 
 /// Reads the VM behind the QMP socket at `socket`, again and again until it can be read or `deadline` has passed.
@@ -211,7 +216,12 @@ fn attempt(socket: &Path, deadline: Instant) -> Result<Attempt, VerifyError> {
             Err(QmpError::NoMemory { .. }) => Ok(false),
             Err(error) => Err(error),
         }
-    })?;
+    });
+    let read = match read {
+        Ok(read) => Ok(read),
+        Err(ReadError::NotReady(reason)) => Err(reason),
+        Err(ReadError::Failed(error)) => return Err(error.into()),
+    };
     // A reboot in the middle makes any of this nonsense, also what looks fine.
     if window(&mut client)? != Some(base) || client.query_pci()? != tree {
         return Ok(Attempt::NotReady(status, NotReady::Changed));
@@ -259,11 +269,6 @@ enum Place {
     Below(usize),
 }
 
-enum Stop<E> {
-    NotReady(NotReady),
-    Failed(E),
-}
-
 struct Walk<R> {
     base: u64,
     read: R,
@@ -275,12 +280,13 @@ impl<R, E> Walk<R>
 where
     R: FnMut(u64, &mut [u32]) -> Result<bool, E>,
 {
-    fn bus(&mut self, devices: &[Device], place: Place, depth: usize) -> Result<(), Stop<E>> {
+    fn bus(&mut self, devices: &[Device], place: Place, depth: usize) -> Result<(), ReadError<E>> {
         for device in devices {
-            let address = Sbdf::new(0, device.bus, device.slot, device.function).ok_or_else(|| {
-                let (bus, slot, function) = (device.bus, device.slot, device.function);
-                Stop::NotReady(NotReady::Impossible(format!("{bus}/{slot}/{function}")))
-            })?;
+            let address =
+                Sbdf::new(0, device.bus, device.slot, device.function).ok_or_else(|| {
+                    let (bus, slot, function) = (device.bus, device.slot, device.function);
+                    ReadError::NotReady(NotReady::Impossible(format!("{bus}/{slot}/{function}")))
+                })?;
             match &device.pci_bridge {
                 Some(bridge) if depth < DEPTH => {
                     let express = self.express(device, address)?.map_err(|reason| {
@@ -289,7 +295,7 @@ where
                         } else {
                             device.qdev_id.escape_debug().to_string()
                         };
-                        Stop::NotReady(NotReady::Unreadable { port, reason })
+                        ReadError::NotReady(NotReady::Unreadable { port, reason })
                     })?;
                     let below = match (express, place) {
                         (Some(express), _) if express.port_type == PortType::RootPort => {
@@ -311,7 +317,7 @@ where
                     self.bus(devices, below, depth + 1)?;
                 }
                 Some(_) => {
-                    return Err(Stop::NotReady(NotReady::Impossible(format!(
+                    return Err(ReadError::NotReady(NotReady::Impossible(format!(
                         "{address}, below {DEPTH} bridges"
                     ))));
                 }
@@ -321,14 +327,17 @@ where
         Ok(())
     }
 
-    fn function(&mut self, device: &Device, address: Sbdf, place: Place) -> Result<(), Stop<E>> {
+    fn function(
+        &mut self,
+        device: &Device,
+        address: Sbdf,
+        place: Place,
+    ) -> Result<(), ReadError<E>> {
         if matches!(place, Place::Root) && device.qdev_id.is_empty() {
             return Ok(()); // part of the chipset
         }
         let requester_enabled = match self.express(device, address)? {
-            Ok(Some(express)) => express
-                .devctl2
-                .map(|register| register.atomic_op_requester_enable()),
+            Ok(Some(express)) => express.devctl2.map(DevCtl2::atomic_op_requester_enable),
             // A passed device that does not answer, in reset for instance, says nothing about the port above it.
             Ok(None) | Err(_) => None,
         };
@@ -357,7 +366,7 @@ where
         &mut self,
         device: &Device,
         address: Sbdf,
-    ) -> Result<Result<Option<Express>, String>, Stop<E>> {
+    ) -> Result<Result<Option<Express>, String>, ReadError<E>> {
         let place = u64::from(address.bus()) << 20
             | u64::from(address.device()) << 15
             | u64::from(address.function()) << 12;
@@ -386,7 +395,7 @@ where
             Ok(bytes.len())
         });
         if let Some(error) = failed {
-            return Err(Stop::Failed(error));
+            return Err(ReadError::Failed(error));
         }
         let expected = u32::from(device.id.device) << 16 | u32::from(device.id.vendor);
         Ok(match (space, id) {
@@ -405,3 +414,189 @@ where
 #[derive(Debug, thiserror::Error)]
 #[error("nothing answers")]
 struct Unread;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::qmp::pci::{Bridge, BridgeNumbers, Class, Id};
+
+    const BASE: u64 = 0xb000_0000;
+
+    /// Guest-physical memory with configuration spaces in it: the capability at 0x40, chain ends there.
+    #[derive(Default)]
+    struct Memory(BTreeMap<u64, u32>);
+
+    impl Memory {
+        fn function(&mut self, at: &Device, port_type: u32, devcap2: u32, devctl2: u32) {
+            let start = BASE
+                + (u64::from(at.bus) << 20
+                    | u64::from(at.slot) << 15
+                    | u64::from(at.function) << 12);
+            for word in 0..64 {
+                self.0.insert(start + word * 4, 0);
+            }
+            for (offset, word) in [
+                (0, u32::from(at.id.device) << 16 | u32::from(at.id.vendor)),
+                (4, 1 << 20),
+                (0x34, 0x40),
+                (0x40, (port_type << 4 | 2) << 16 | 0x10),
+                (0x64, devcap2),
+                (0x68, devctl2),
+            ] {
+                self.0.insert(start + offset, word);
+            }
+        }
+
+        fn read(&self, tree: &[Bus]) -> Result<(Vec<PortReading>, Vec<FunctionReading>), NotReady> {
+            let result = read_ports(tree, BASE, |address, words| {
+                for (word, at) in words.iter_mut().zip((address..).step_by(4)) {
+                    match self.0.get(&at) {
+                        Some(value) => *word = *value,
+                        None => return Ok::<_, Infallible>(false),
+                    }
+                }
+                Ok(true)
+            });
+            result.map_err(|error| match error {
+                ReadError::NotReady(reason) => reason,
+                ReadError::Failed(never) => match never {},
+            })
+        }
+    }
+
+    fn device(bus: u8, slot: u8, function: u8, qdev_id: &str) -> Device {
+        Device {
+            bus,
+            slot,
+            function,
+            class_info: Class { class: 0x0300 },
+            id: Id {
+                vendor: 0x1002,
+                device: 0x744c,
+            },
+            qdev_id: qdev_id.to_owned(),
+            pci_bridge: None,
+        }
+    }
+
+    fn bridge(mut device: Device, secondary: u8, devices: Option<Vec<Device>>) -> Device {
+        device.pci_bridge = Some(Bridge {
+            bus: BridgeNumbers { secondary },
+            devices,
+        });
+        device
+    }
+
+    fn root(devices: Vec<Device>) -> Vec<Bus> {
+        vec![Bus { bus: 0, devices }]
+    }
+
+    #[test]
+    fn a_function_is_told_by_the_port_above_it() {
+        let card = device(3, 0, 0, "hostpci1");
+        let down = bridge(device(2, 0, 0, ""), 3, Some(vec![card.clone()]));
+        let up = bridge(device(1, 0, 0, "up"), 2, Some(vec![down.clone()]));
+        let near = device(1, 1, 0, "");
+        let port = bridge(
+            device(0, 0x1c, 0, "rp"),
+            1,
+            Some(vec![up.clone(), near.clone()]),
+        );
+        let conventional = device(4, 5, 0, "hostpci2");
+        let pci = bridge(
+            device(0, 0x1e, 0, "pci.0"),
+            4,
+            Some(vec![conventional.clone()]),
+        );
+        let chipset = device(0, 0x1f, 0, "");
+
+        let mut memory = Memory::default();
+        memory.function(&port, 4, 0x380, 0);
+        memory.function(&up, 5, 0x40, 0);
+        memory.function(&down, 6, 0x40, 0);
+        memory.function(&card, 0, 0x180, 0x40);
+        memory.function(&near, 0, 0, 0);
+        memory.function(&pci, 7, 0x380, 0);
+        memory.function(&conventional, 0, 0, 0);
+        // The chipset's own functions are not read at all: there is no memory for this one.
+        let (ports, elsewhere) = memory.read(&root(vec![port, pci, chipset])).unwrap();
+
+        assert_eq!(ports.len(), 1);
+        assert_eq!(ports[0].completes, Widths::ALL);
+        let behind: Vec<_> = ports[0]
+            .behind
+            .iter()
+            .flatten()
+            .map(|f| (f.qdev_id.as_str(), f.direct, f.requester_enabled))
+            .collect();
+        assert_eq!(
+            behind,
+            [("hostpci1", false, Some(true)), ("", true, Some(false))]
+        );
+        assert_eq!(elsewhere.len(), 1);
+        assert_eq!(elsewhere[0].qdev_id, "hostpci2");
+    }
+
+    #[test]
+    fn a_port_that_is_another_device_by_now_is_not_read() {
+        let mut port = bridge(device(0, 0x1c, 0, "rp"), 1, Some(vec![]));
+        let mut memory = Memory::default();
+        memory.function(&port, 4, 0x180, 0);
+        port.id.device = 0x000c;
+        match memory.read(&root(vec![port])) {
+            Err(NotReady::Unreadable { port, reason }) => {
+                assert_eq!(port, "rp");
+                assert!(reason.contains("744c"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_port_of_all_ones_is_not_read_as_one_with_all_bits() {
+        let port = bridge(device(0, 0x1c, 0, ""), 1, Some(vec![]));
+        let mut memory = Memory::default();
+        memory.function(&port, 4, u32::MAX, 0);
+        assert!(matches!(
+            memory.read(&root(vec![port.clone()])),
+            Err(NotReady::Unreadable { .. })
+        ));
+        for word in memory.0.values_mut() {
+            *word = u32::MAX;
+        }
+        assert!(matches!(
+            memory.read(&root(vec![port])),
+            Err(NotReady::Unreadable { .. })
+        ));
+    }
+
+    #[test]
+    fn a_silent_device_does_not_hide_its_port() {
+        let gpu = device(1, 0, 0, "hostpci0");
+        let port = bridge(device(0, 0x1c, 0, "rp"), 1, Some(vec![gpu]));
+        let mut memory = Memory::default();
+        memory.function(&port, 4, 0x180, 0);
+        let (ports, _) = memory.read(&root(vec![port])).unwrap();
+        assert_eq!(ports[0].completes, Widths::W32_W64);
+        assert_eq!(ports[0].behind.as_ref().unwrap()[0].requester_enabled, None);
+    }
+
+    #[test]
+    fn an_impossible_tree_is_refused() {
+        let memory = Memory::default();
+        let far = root(vec![device(0, 32, 0, "hostpci0")]);
+        assert!(matches!(memory.read(&far), Err(NotReady::Impossible(_))));
+        // A window at the end of memory, where the address would wrap.
+        let port = bridge(device(255, 31, 7, "rp"), 1, Some(vec![]));
+        let result = read_ports(&root(vec![port]), u64::MAX - 0xfff, |_, _| {
+            Err::<bool, _>("not to be read")
+        });
+        assert!(matches!(
+            result,
+            Err(ReadError::NotReady(NotReady::Unreadable { .. }))
+        ));
+    }
+}
