@@ -4,3 +4,13 @@
 mod fake_qemu;
 
 mod qmp;
+mod hostpci;
+mod hostpci_schema;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod examples;
+mod host;
+mod lspci;
+mod lab;
+mod vmconfig;
