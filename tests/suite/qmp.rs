@@ -14,7 +14,7 @@ use pve_atomicops::pci::{Width, Widths};
 use pve_atomicops::qmp::{Client, QmpError, REPLY_LIMIT};
 use pve_atomicops::verify::{self, NotReady, Readings, VerifyError};
 
-use crate::fake_qemu::{FakeQemu, Step, hello, session};
+use crate::support::fake_qemu::{FakeQemu, Step, hello, session};
 
 /// Far enough in the future that only a hang reaches it.
 fn patient() -> Instant {

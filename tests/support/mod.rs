@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test needs a part of it")]
 
 pub mod example_hosts;
+pub mod fake_qemu;
 pub mod host_tree;
 
 pub use host_tree::HostTree;
