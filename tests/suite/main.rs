@@ -13,4 +13,5 @@ mod host;
 mod lab;
 mod lspci;
 mod rewrite;
+mod qmp;
 mod vmconfig;

@@ -4,6 +4,7 @@
 
 pub mod capture;
 pub mod example_hosts;
+pub mod fake_qemu;
 pub mod host_tree;
 pub mod program;
 pub mod silent;
