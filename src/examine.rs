@@ -309,8 +309,8 @@ impl HostFunctions for Survey<'_> {
     }
 
     fn details(&self, address: Sbdf) -> Option<HostFunction> {
-        let read = self.read([address]).and_then(|()| self.host.mdev(address));
-        let mdev = match read {
+        self.read([address]);
+        let mdev = match self.host.mdev(address) {
             Ok(mdev) => mdev,
             Err(error) => {
                 self.trouble.borrow_mut().get_or_insert(error);
@@ -671,6 +671,7 @@ impl<'a> Chain<'a> {
                 .alternatives
                 .iter()
                 .enumerate()
+                .filter(|_| entry.form != Form::Mdev)
                 .map(|(at, alternative)| self.alternative(alternative, entry.chosen == Some(at)))
                 .collect(),
             guest_port: judged.guest_port.clone(),

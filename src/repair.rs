@@ -71,7 +71,10 @@ pub fn rewrite(context: &Context, examined: &Examined) -> Result<Repaired, Strin
         .into_iter()
         .map(|(index, value)| (index, Some(value)))
         .collect();
-    let edit = examined.document.edit(&set).map_err(|error| chain_of(&error))?;
+    let edit = examined
+        .document
+        .edit(&set)
+        .map_err(|error| chain_of(&error))?;
     let node = context.host.node().map_err(|error| error.in_words())?;
     let root = context.call.root.as_deref().unwrap_or(Path::new("/"));
     let doubts = apply(

@@ -15,4 +15,6 @@ mod lspci;
 mod lspci_text;
 mod rewrite;
 mod topology;
+mod rewrite;
+mod qmp;
 mod vmconfig;

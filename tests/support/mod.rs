@@ -5,7 +5,9 @@
 pub mod capture;
 pub mod example_hosts;
 pub mod golden;
+pub mod fake_qemu;
 pub mod host_tree;
 pub mod program;
+pub mod silent;
 
 pub use host_tree::HostTree;

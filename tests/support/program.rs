@@ -18,13 +18,18 @@ pub fn program(root: &Path) -> Command {
 /// The program without any argument.
 pub fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pve-atomicops"));
-    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C");
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LC_ALL", "C");
     command
 }
 
 /// A bundled example host.
 pub fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/hosts").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("examples/hosts")
+        .join(name)
 }
 
 /// A tree that may be changed.
@@ -69,13 +74,17 @@ fn copy_into(from: &Path, to: &Path) {
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let kind = entry.file_type().expect("type");
         if kind.is_symlink() {
-            std::os::unix::fs::symlink(std::fs::read_link(&source).expect("link"), &target).expect("symlink");
+            std::os::unix::fs::symlink(std::fs::read_link(&source).expect("link"), &target)
+                .expect("symlink");
         } else if kind.is_dir() {
             std::fs::create_dir(&target).expect("directory");
             copy_into(&source, &target);
         } else {
             std::fs::copy(&source, &target).expect("copy");
-            assert_eq!(source.metadata().expect("size").size(), target.metadata().expect("size").size());
+            assert_eq!(
+                source.metadata().expect("size").size(),
+                target.metadata().expect("size").size()
+            );
         }
     }
 }
