@@ -15,6 +15,5 @@ mod lspci;
 mod lspci_text;
 mod rewrite;
 mod topology;
-mod rewrite;
 mod qmp;
 mod vmconfig;
