@@ -13,6 +13,10 @@ use std::io::{self, Read, Write};
 use flate2::read::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 
+/// Where a capture says what it is.
+pub const MANIFEST: &str = "/manifest.json";
+/// The version of captures that this program makes, and the newest that it reads.
+pub const CAPTURE_VERSION: u32 = 1;
 /// The most entries of an archive.
 pub const MAX_ENTRIES: usize = 1 << 16;
 /// The most bytes of one file.
@@ -67,6 +71,14 @@ pub enum ArchiveError {
     Twice {
         /// Name of the entry.
         path: String,
+    },
+    /// A capture of a newer program.
+    #[error(
+        "the archive is a capture of version {version}, newer than this program reads ({CAPTURE_VERSION})"
+    )]
+    Version {
+        /// Its version.
+        version: u64,
     },
     /// A device, FIFO, hard link or the like.
     #[error("'{}' in the archive is no file, directory or symbolic link", path.escape_debug())]
@@ -135,7 +147,23 @@ impl Tree {
         if stored == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it holds nothing").into());
         }
-        Ok(tree)
+        match tree.version() {
+            Some(version) if version > u64::from(CAPTURE_VERSION) => {
+                Err(ArchiveError::Version { version })
+            }
+            _ => Ok(tree),
+        }
+    }
+
+    /// The version of the capture, if it is one: a tree that somebody packed has no manifest.
+    fn version(&self) -> Option<u64> {
+        let Ok(Some(Node::File(bytes))) = self.get(MANIFEST) else {
+            return None;
+        };
+        serde_json::from_slice::<serde_json::Value>(bytes)
+            .ok()?
+            .get("capture")?
+            .as_u64()
     }
 
     fn entries(reader: &mut impl Read) -> Result<(Self, usize), ArchiveError> {
@@ -209,6 +237,19 @@ impl Tree {
                 Ok(())
             }
         }
+    }
+
+    /// Adds a link, if it stays within the tree.
+    pub fn insert_link(&mut self, path: String, target: String) -> Result<(), ArchiveError> {
+        if !stays_within(&path, &target) {
+            return Err(ArchiveError::LinkOut { path, target });
+        }
+        self.insert(path, Node::Link(target))
+    }
+
+    /// Everything, by path.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.nodes.iter().map(|(path, node)| (path.as_str(), node))
     }
 
     /// What is at a path, with all links followed; `None` where there is nothing.
@@ -511,6 +552,19 @@ mod tests {
         let first = pack();
         assert_eq!(first, pack());
         assert_eq!(Tree::unpack(first.as_slice()).unwrap(), tree);
+        let mut newer = sample();
+        newer
+            .insert(
+                "/manifest.json".to_owned(),
+                Node::File(b"{\"capture\": 2}".to_vec()),
+            )
+            .unwrap();
+        let mut bytes = Vec::new();
+        newer.pack(&mut bytes).unwrap();
+        assert!(matches!(
+            Tree::unpack(bytes.as_slice()),
+            Err(ArchiveError::Version { version: 2 })
+        ));
         // The time in the gzip header.
         assert_eq!(first[4..8], [0; 4]);
         let long = format!(

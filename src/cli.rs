@@ -105,6 +105,8 @@ pub enum Command {
     Config(commands::config::Arguments),
     /// Show the host's PCIe paths with their AtomicOp bits, and who passes what
     Topology(commands::topology::Arguments),
+    /// Pack the files that this program reads, without names and secrets, for a bug report or a replay with --root
+    Capture(commands::capture::Arguments),
 }
 
 /// Runs the program with the process' own arguments.
@@ -146,6 +148,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         Command::Check(arguments) => commands::check::run(global, arguments),
         Command::Config(arguments) => commands::config::run(global, arguments),
         Command::Topology(arguments) => commands::topology::run(global, arguments),
+        Command::Capture(arguments) => commands::capture::run(global, arguments),
     }
 }
 

@@ -17,6 +17,7 @@ mod sorted;
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -155,6 +156,35 @@ impl Host {
     /// The bytes of any regular file of at most `limit` bytes.
     pub fn bytes(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         Ok(self.root.read(path, limit)?.map(|(bytes, _)| bytes))
+    }
+
+    /// Bytes of a regular file from `offset` on, fewer than `length` where it ends before; of a function's configuration
+    /// space for example.
+    pub fn bytes_at(
+        &self,
+        path: &str,
+        offset: u16,
+        length: u16,
+    ) -> Result<Option<Vec<u8>>, HostError> {
+        let Some((file, _)) = self.root.open_file(path, PVE_LIMIT)? else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; usize::from(length)];
+        let got = file.read_at(&mut bytes, offset.into());
+        bytes.truncate(got.map_err(|error| self.root.error(path, error))?);
+        Ok(Some(bytes))
+    }
+
+    /// The target of a symbolic link; `None` where there is no link.
+    pub fn link(&self, path: &str) -> Result<Option<String>, HostError> {
+        let Some((directory, name)) = path.rsplit_once('/') else {
+            return Ok(None);
+        };
+        let Some(directory) = self.root.directory(directory)? else {
+            return Ok(None);
+        };
+        let target = self.root.link_in(&directory, name);
+        target.map_err(|cause| self.root.error(path, cause))
     }
 
     /// This node's name as Proxmox uses it: the host name up to its first dot.

@@ -10,6 +10,7 @@
 //! `vmconf`, `pci`, `rules`, `verdict` and `plan` touches files, environment, clocks or output.
 
 pub mod archive;
+pub mod capture;
 pub mod chain;
 pub mod cli;
 pub mod commands;

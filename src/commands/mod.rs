@@ -1,5 +1,6 @@
 //! One module for each command that a person calls.
 
+pub mod capture;
 pub mod check;
 pub mod config;
 pub mod topology;

@@ -10,9 +10,27 @@ use super::decode::Config;
 use super::document::{Document, Header, Line};
 
 /// Keys of the main section that decide something, besides `hostpciN` and `args`.
-const KEPT: [&str; 8] = ["bios", "boot", "lock", "machine", "ostype", "template", "vga", "hookscript"];
+const KEPT: [&str; 8] = [
+    "bios",
+    "boot",
+    "lock",
+    "machine",
+    "ostype",
+    "template",
+    "vga",
+    "hookscript",
+];
 /// Options that say what a raw device is and where it sits.
-const PLACING: [&str; 8] = ["addr", "bus", "driver", "fd", "host", "id", "multifunction", "sysfsdev"];
+const PLACING: [&str; 8] = [
+    "addr",
+    "bus",
+    "driver",
+    "fd",
+    "host",
+    "id",
+    "multifunction",
+    "sysfsdev",
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
@@ -41,7 +59,10 @@ impl Document {
             }
             text.push(b'\n');
         }
-        let end = text.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 2);
+        let end = text
+            .iter()
+            .rposition(|byte| *byte != b'\n')
+            .map_or(0, |last| last + 2);
         text.truncate(end);
         text
     }
@@ -55,7 +76,8 @@ fn reduced_line(line: &[u8], section: Section, config: &Config) -> Option<Vec<u8
         (_, Line::Entry { key, .. }) if HostpciIndex::from_key(key).is_some() => Some(whole()),
         (Section::Main, Line::Entry { key, value }) if KEPT.contains(&key) => {
             // Words of other keys may have ended up here; none of these values is a text of several words.
-            let taken = config.main.get(key).is_some() && !value.iter().any(u8::is_ascii_whitespace);
+            let taken =
+                config.main.get(key).is_some() && !value.iter().any(u8::is_ascii_whitespace);
             taken.then(whole)
         }
         (Section::Main, Line::Args(_)) => {
@@ -63,7 +85,10 @@ fn reduced_line(line: &[u8], section: Section, config: &Config) -> Option<Vec<u8
             (!reduced.is_empty()).then(|| format!("args: {reduced}").into_bytes())
         }
         (Section::Pending, Line::Delete(_)) => {
-            let keys: Vec<_> = config.pending_deletions().filter(|key| HostpciIndex::from_key(key).is_some()).collect();
+            let keys: Vec<_> = config
+                .pending_deletions()
+                .filter(|key| HostpciIndex::from_key(key).is_some())
+                .collect();
             (!keys.is_empty()).then(|| format!("delete: {}", keys.join(",")).into_bytes())
         }
         _ => None,
@@ -79,8 +104,14 @@ pub fn reduced_args(args: &str) -> String {
     let mut reduced = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-')).unwrap_or_default();
-        if !matches!(name, "device" | "set" | "global" | "readconfig" | "machine" | "M") {
+        let name = word
+            .strip_prefix("--")
+            .or_else(|| word.strip_prefix('-'))
+            .unwrap_or_default();
+        if !matches!(
+            name,
+            "device" | "set" | "global" | "readconfig" | "machine" | "M"
+        ) {
             continue;
         }
         let Some(value) = words.next() else {
@@ -106,8 +137,9 @@ fn reduced_option(name: &str, value: &str) -> Option<String> {
         }
         "device" => {
             let options = Options::parse(value, "driver");
-            let placing: Vec<_> =
-                placing(&options).map(|(key, value)| format!("{key}={}", value.replace(',', ",,"))).collect();
+            let placing: Vec<_> = placing(&options)
+                .map(|(key, value)| format!("{key}={}", value.replace(',', ",,")))
+                .collect();
             Some(placing.join(","))
         }
         "set" => {
@@ -119,14 +151,18 @@ fn reduced_option(name: &str, value: &str) -> Option<String> {
             let analysed = RawDevices::parse(&format!("-global {}", quoted(value)));
             (!analysed.not_analysed.is_empty()).then(|| value.to_owned())
         }
-        "machine" | "M" => Options::parse(value, "type").get("type").map(|kind| kind.replace(',', ",,")),
+        "machine" | "M" => Options::parse(value, "type")
+            .get("type")
+            .map(|kind| kind.replace(',', ",,")),
         // A file that is not looked into.
         _ => Some(value.to_owned()),
     }
 }
 
 fn placing(options: &Options) -> impl Iterator<Item = (&'static str, &str)> {
-    PLACING.into_iter().filter_map(|key| Some((key, options.get(key)?)))
+    PLACING
+        .into_iter()
+        .filter_map(|key| Some((key, options.get(key)?)))
 }
 
 /// One word for [`shellwords`].
@@ -220,7 +256,11 @@ mod tests {
             "-device nonsense,addr=77 -device ,",
         ] {
             let short = reduced_args(args);
-            assert_eq!(RawDevices::parse(&short), RawDevices::parse(args), "{args} -> {short}");
+            assert_eq!(
+                RawDevices::parse(&short),
+                RawDevices::parse(args),
+                "{args} -> {short}"
+            );
             assert_eq!(reduced_args(&short), short);
         }
         // What is not understood is not shown.
@@ -228,7 +268,10 @@ mod tests {
                       -device virtio-net-pci,mac=secret,bus=rp1 -drive file=secret -set drive.x.file=secret secret";
         let short = reduced_args(secret);
         assert!(!short.contains("secret"), "{short}");
-        assert_eq!(RawDevices::parse(&short).devices, RawDevices::parse(secret).devices);
+        assert_eq!(
+            RawDevices::parse(&short).devices,
+            RawDevices::parse(secret).devices
+        );
     }
 
     proptest::proptest! {

@@ -38,16 +38,24 @@ fn by_sysfs(root: &Path) -> Topology {
 
 /// Lines of the hexadecimal part.
 fn is_hex(line: &str) -> bool {
-    line.split_once(": ").is_some_and(|(offset, _)| offset.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    line.split_once(": ")
+        .is_some_and(|(offset, _)| offset.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 fn only(text: &str, keep: impl Fn(&str) -> bool) -> String {
-    text.lines().filter(|line| keep(line)).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(|line| keep(line))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// The listing has the functions of `sysfs`, each as `expected` leaves it.
 fn assert_same(what: &str, listing: &Listing, sysfs: &Topology, expected: impl Fn(&mut Function)) {
-    assert_eq!(listing.topology.iter().count(), sysfs.iter().count(), "{what}");
+    assert_eq!(
+        listing.topology.iter().count(),
+        sysfs.iter().count(),
+        "{what}"
+    );
     for function in sysfs.iter() {
         let mut function = function.clone();
         // No lspci tells it.
@@ -66,7 +74,9 @@ fn assert_same(what: &str, listing: &Listing, sysfs: &Topology, expected: impl F
 
 /// Keeps of the registers what decoded text tells.
 fn decoded(function: &mut Function) {
-    let Registers::Express(express) = &mut function.registers else { return };
+    let Registers::Express(express) = &mut function.registers else {
+        return;
+    };
     if let (Some(cap), Some(ctl)) = (&mut express.devcap2, &mut express.devctl2) {
         cap.0 &= 0x3c0;
         ctl.0 &= 0xc0;
@@ -79,7 +89,11 @@ fn compare(name: &str, root: &Path, complete: bool) {
     let mut sysfs = by_sysfs(root);
     if !complete {
         // Physical functions of these trees end before the SR-IOV capability.
-        let virtual_functions: Vec<_> = sysfs.iter().filter(|function| function.physfn.is_some()).cloned().collect();
+        let virtual_functions: Vec<_> = sysfs
+            .iter()
+            .filter(|function| function.physfn.is_some())
+            .cloned()
+            .collect();
         for mut function in virtual_functions {
             let why = "a virtual function, and the text does not tell of which physical function";
             function.registers = Registers::Unreadable(why.into());
@@ -94,14 +108,19 @@ fn compare(name: &str, root: &Path, complete: bool) {
         &["-D", "-vvv", "-xxxx"],
     ] {
         let listing = parse(&lspci(root, options)).unwrap();
-        assert_same(&format!("{name} {options:?}"), &listing, &sysfs, |function| {
-            // Their configuration space reads ffff:ffff.
-            let numbers = options.iter().any(|option| option.starts_with("-n"));
-            if !numbers && matches!(function.registers, Registers::Unreadable(_)) {
-                function.vendor = 0xffff;
-                function.device = 0xffff;
-            }
-        });
+        assert_same(
+            &format!("{name} {options:?}"),
+            &listing,
+            &sysfs,
+            |function| {
+                // Their configuration space reads ffff:ffff.
+                let numbers = options.iter().any(|option| option.starts_with("-n"));
+                if !numbers && matches!(function.registers, Registers::Unreadable(_)) {
+                    function.vendor = 0xffff;
+                    function.device = 0xffff;
+                }
+            },
+        );
     }
     let full = lspci(root, &["-D", "-nn", "-vvv", "-xxxx"]);
     let titles = |line: &str| line.starts_with(|c: char| c.is_ascii_hexdigit());
@@ -116,7 +135,10 @@ fn compare(name: &str, root: &Path, complete: bool) {
         if let Registers::Express(express) = before
             && !complete
             && express.version > 1
-            && matches!(express.port_type, PortType::Endpoint | PortType::LegacyEndpoint)
+            && matches!(
+                express.port_type,
+                PortType::Endpoint | PortType::LegacyEndpoint
+            )
         {
             let why = "the text does not show AtomicOpsCap; run `lspci -D -vvv -xxxx` as root";
             function.registers = Registers::Unreadable(why.into());
@@ -133,7 +155,12 @@ fn compare(name: &str, root: &Path, complete: bool) {
         // A status without a list of capabilities says so in the header.
         let expected = known.registers == Registers::NotExpress;
         let got = matches!(function.registers, Registers::Unreadable(_));
-        assert!(got || expected, "{name}: {} is {:?}", function.addr, function.registers);
+        assert!(
+            got || expected,
+            "{name}: {} is {:?}",
+            function.addr,
+            function.registers
+        );
     }
 }
 
@@ -159,11 +186,22 @@ fn answers_are_the_same_from_text_alone() {
     let sysfs = by_sysfs(directory.path());
     let full = lspci(directory.path(), &["-D", "-vvv"]);
     let listing = parse(&full).unwrap();
-    for release in ["6.12.1", "6.12.100", "6.12.117", "7.2.13", "6.17.2-1-pve", "6.4.0"] {
+    for release in [
+        "6.12.1",
+        "6.12.100",
+        "6.12.117",
+        "7.2.13",
+        "6.17.2-1-pve",
+        "6.4.0",
+    ] {
         let kernel = Kernel::parse(release);
         for function in sysfs.iter() {
             let expected = host_answer(&sysfs, function.addr, &kernel);
-            assert_eq!(host_answer(&listing.topology, function.addr, &kernel), expected, "{release}");
+            assert_eq!(
+                host_answer(&listing.topology, function.addr, &kernel),
+                expected,
+                "{release}"
+            );
         }
     }
 }
@@ -207,16 +245,31 @@ fn a_text_that_is_none_is_refused() {
     let file = directory.path().join("text");
     for (text, expected) in [
         ("hello\n", "not the output of lspci"),
-        ("00:03.1 x\n00: 00\n", "line 2: expected 16 bytes at offset 0x000 of 0000:00:03.1"),
+        (
+            "00:03.1 x\n00: 00\n",
+            "line 2: expected 16 bytes at offset 0x000 of 0000:00:03.1",
+        ),
     ] {
         fs::write(&file, text).unwrap();
-        let output = bare().arg("topology").arg("--lspci").arg(&file).output().unwrap();
+        let output = bare()
+            .arg("topology")
+            .arg("--lspci")
+            .arg(&file)
+            .output()
+            .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2));
-        assert!(error.starts_with("error: --lspci ") && error.contains(expected), "{error}");
+        assert!(
+            error.starts_with("error: --lspci ") && error.contains(expected),
+            "{error}"
+        );
         assert_eq!(error.lines().count(), 1);
     }
-    let output = bare().args(["check", "--lspci"]).arg(&file).output().unwrap();
+    let output = bare()
+        .args(["check", "--lspci"])
+        .arg(&file)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--root"));
 }

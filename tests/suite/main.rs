@@ -5,6 +5,7 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod capture;
 mod captured;
 mod check;
 mod examples;

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 ///
 /// A difference leaves the output in a file of its own, and tells the command that shows both.
 pub fn assert_golden(name: &str, output: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/goldens")
+        .join(name);
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
         fs::create_dir_all(file.parent().expect("a directory")).expect("directories");
         fs::write(&file, output).expect("write");
@@ -17,7 +19,11 @@ pub fn assert_golden(name: &str, output: &str) {
     if expected != output {
         let got = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name.replace('/', "-"));
         fs::write(&got, output).expect("write");
-        panic!("{name} differs: diff -u {} {}", file.display(), got.display());
+        panic!(
+            "{name} differs: diff -u {} {}",
+            file.display(),
+            got.display()
+        );
     }
 }
 
@@ -25,7 +31,10 @@ pub fn assert_golden(name: &str, output: &str) {
 pub fn assert_fits(what: &str, output: &str) {
     for line in output.lines() {
         let words = line.trim_start_matches([' ', '│', '├', '└', '─']);
-        assert!(line.chars().count() <= 80 || !words.contains(' '), "{what}: {line}");
+        assert!(
+            line.chars().count() <= 80 || !words.contains(' '),
+            "{what}: {line}"
+        );
         assert_eq!(line, line.trim_end(), "{what}: blanks at the end of a line");
     }
 }
