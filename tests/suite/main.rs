@@ -12,6 +12,6 @@ mod hook;
 mod host;
 mod lab;
 mod lspci;
-mod rewrite;
 mod qmp;
+mod rewrite;
 mod vmconfig;
