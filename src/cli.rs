@@ -10,6 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::commands;
 use crate::hook;
 use crate::report::style::{Color, Palette};
+use crate::report::text;
+use crate::report::wrap::Columns;
 use crate::vmconf::{Phase, Vmid};
 
 /// Exit status of a usage, configuration or run-time error.
@@ -75,6 +77,15 @@ impl Global {
             Palette::COLORED
         } else {
             Palette::PLAIN
+        }
+    }
+
+    /// How a report on standard output is to look.
+    pub fn style(&self) -> text::Style {
+        text::Style {
+            palette: self.palette(),
+            columns: Columns::of_stdout(),
+            quiet: self.quiet,
         }
     }
 }

@@ -34,8 +34,8 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let (report, failed) = report(&survey, &policies, &arguments.vmids)?;
     let answer = match arguments.format {
         Format::Json => escape::json(&report).context("cannot write JSON")?,
-        Format::Text if arguments.all => text::table(&report, global.palette()),
-        Format::Text => text::check(&report, global.palette(), global.quiet),
+        Format::Text if arguments.all => text::table(&report, global.style()),
+        Format::Text => text::check(&report, global.style()),
     };
     print(&answer)?;
     Ok(if failed {
