@@ -16,6 +16,7 @@ pub mod confine;
 pub mod examine;
 pub mod hook;
 pub mod host;
+pub mod invoke;
 pub mod logging;
 pub mod pci;
 pub mod plan;

@@ -3,6 +3,8 @@
 //! Layers, later ones win key by key: built-in defaults, the cluster's file, the node's file, then the `[vm.VMID]`
 //! tables of both in the same order. Reading the files is the business of [`crate::host`]; this module takes their text.
 
+pub mod chain;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
