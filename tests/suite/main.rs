@@ -9,4 +9,5 @@ mod examples;
 mod host;
 mod lspci;
 mod lab;
+mod rewrite;
 mod vmconfig;
