@@ -124,7 +124,7 @@ impl<'h> Survey<'h> {
     fn mappings(&self) -> Result<&Mappings, HostError> {
         cached(&self.mappings, || {
             let bytes = self.host.mapping_pci()?.unwrap_or_default();
-            Ok(crate::vmconf::mapping::parse(&bytes).mappings)
+            Ok(crate::vmconf::mapping::parse(&bytes).0)
         })
     }
 

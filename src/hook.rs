@@ -134,7 +134,7 @@ fn host(call: &Call) -> Result<Host, HostError> {
 /// The path of a volume ID, below the root.
 fn resolve(call: &Call, volume: &str) -> Result<PathBuf, ResolveError> {
     let storages = host(call)?.storage_cfg()?.unwrap_or_default();
-    let path = Storages::parse(&storages).resolve(volume)?;
+    let path = Storages::parse(&storages).0.snippet_path(volume)?;
     Ok(match &call.root {
         Some(root) => root.join(path.strip_prefix("/").unwrap_or(&path)),
         None => path,
