@@ -114,6 +114,18 @@ pub enum Command {
     Check(commands::check::Arguments),
     /// Show a VM's configuration as Proxmox reads it
     Config(commands::config::Arguments),
+    /// Show the repair of a VM as a diff, then make it
+    Fix(commands::fix::Arguments),
+    /// Take the last edit of `fix` or the hook back
+    Undo(commands::undo::Arguments),
+    /// Have Proxmox call the hook for VMs, keeping a hookscript that they have in its chain
+    Attach(commands::attach::AttachArguments),
+    /// Have Proxmox no longer call the hook for VMs, and give them their hookscript back
+    Detach(commands::attach::DetachArguments),
+    /// Print a completion script for a shell
+    Completions(commands::generated::CompletionArguments),
+    /// Print a manual page, to be read with `man -l -`
+    Man(commands::generated::ManArguments),
 }
 
 /// Runs the program with the process' own arguments.
@@ -154,6 +166,12 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         })),
         Command::Check(arguments) => commands::check::run(global, arguments),
         Command::Config(arguments) => commands::config::run(global, arguments),
+        Command::Fix(arguments) => commands::fix::run(global, arguments),
+        Command::Undo(arguments) => commands::undo::run(global, arguments),
+        Command::Attach(arguments) => commands::attach::attach(global, arguments),
+        Command::Detach(arguments) => commands::attach::detach(global, arguments),
+        Command::Completions(arguments) => commands::generated::run_completions(arguments),
+        Command::Man(arguments) => commands::generated::run_man(arguments),
     }
 }
 

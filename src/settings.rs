@@ -31,7 +31,7 @@ pub enum Mode {
 }
 
 /// How a card with several functions is repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Strategy {
     /// Only the function that needs `AtomicOps` stays in the VM.
     Explicit,

@@ -89,6 +89,11 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Whole lines as they are, each with its end.
+    pub fn lines(&mut self, lines: &str) {
+        self.text.push_str(lines);
+    }
+
     /// A label and, behind it, a line that is never broken.
     pub fn labelled_verbatim(&mut self, indent: usize, label: &str, line: &str) {
         self.verbatim(indent, &format!("{label}{line}"));

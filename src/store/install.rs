@@ -75,6 +75,14 @@ pub fn install(
     directory.sync()
 }
 
+/// Removes a file; nothing happens where it is not there.
+pub fn remove(tree: &Tree, directory: &str, name: &str) -> Result<(), StepError> {
+    match tree.directory(directory)?.remove(name) {
+        Err(error) if error.errno == Errno::ENOENT => Ok(()),
+        other => other,
+    }
+}
+
 /// Creates the temporary file. One of that name is what a killed run with our process ID left, or in the way.
 fn create(directory: &Directory, temporary: &str) -> Result<File, StepError> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
