@@ -119,8 +119,8 @@ impl<'h> Survey<'h> {
     }
 
     /// Reads functions, each once in a run.
-    pub fn read(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Result<(), HostError> {
-        self.host.extend(&mut self.topology.borrow_mut(), addrs)
+    pub fn read(&self, addrs: impl IntoIterator<Item = Sbdf>) {
+        self.host.extend(&mut self.topology.borrow_mut(), addrs);
     }
 
     fn mappings(&self) -> Result<&Mappings, HostError> {
@@ -186,7 +186,7 @@ impl<'h> Survey<'h> {
             .flat_map(|alternative| alternative.functions.iter().map(|function| function.host))
             .chain(bus.functions().iter().map(|function| function.host))
             .collect();
-        self.read(passed)?;
+        self.read(passed);
         let topology = self.topology();
         let chain = Chain {
             survey: self,
@@ -313,8 +313,8 @@ impl HostFunctions for Survey<'_> {
     }
 
     fn details(&self, address: Sbdf) -> Option<HostFunction> {
-        let read = self.read([address]).and_then(|()| self.host.mdev(address));
-        let mdev = match read {
+        self.read([address]);
+        let mdev = match self.host.mdev(address) {
             Ok(mdev) => mdev,
             Err(error) => {
                 self.trouble.borrow_mut().get_or_insert(error);
@@ -674,6 +674,7 @@ impl<'a> Chain<'a> {
                 .alternatives
                 .iter()
                 .enumerate()
+                .filter(|_| entry.form != Form::Mdev)
                 .map(|(at, alternative)| self.alternative(alternative, entry.chosen == Some(at)))
                 .collect(),
             guest_port: judged.guest_port.clone(),

@@ -5,9 +5,12 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod captured;
+mod check;
 mod examples;
+mod hook;
 mod host;
-mod lspci;
 mod lab;
+mod lspci;
 mod rewrite;
 mod vmconfig;
