@@ -18,7 +18,7 @@ pub fn program() -> String {
     let mut page = Page::new("pve-atomicops", "1");
     page.section("NAME");
     page.text(&format!(
-        "pve\\-atomicops - {}",
+        "pve-atomicops - {}",
         about(&command).trim_end_matches('.')
     ));
     page.section("SYNOPSIS");
@@ -113,7 +113,7 @@ pub fn program() -> String {
 pub fn policy() -> String {
     let mut page = Page::new("pve-atomicops.toml", "5");
     page.section("NAME");
-    page.text("pve\\-atomicops.toml - policy of pve\\-atomicops");
+    page.text("pve-atomicops.toml - policy of pve-atomicops");
     page.section("SYNOPSIS");
     page.text(&format!("`{CLUSTER_FILE}`"));
     page.control("br");
@@ -233,10 +233,10 @@ struct Page {
 
 impl Page {
     fn new(name: &str, section: &str) -> Self {
-        let mut roff = Roff::new();
-        roff.control("TH", [name, section, "", "", "pve-atomicops"]);
+        let preamble = Roff::new().render();
         Self {
-            text: roff.render(),
+            // Date and version stay empty.
+            text: format!("{preamble}.TH {name} {section} \"\" \"\" \"pve-atomicops\"\n"),
         }
     }
 
@@ -332,7 +332,7 @@ impl Page {
         let section = section.strip_prefix(&preamble).unwrap_or(&section);
         let lines = section.lines().filter(|line| !line.starts_with(".SH"));
         for line in lines {
-            self.text.push_str(line);
+            self.text.push_str(&line.replace('`', ""));
             self.text.push('\n');
         }
     }
@@ -349,4 +349,52 @@ fn inlines(text: &str) -> Vec<Inline> {
             },
         )
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EXAMPLE, KEYS, policy, program};
+    use crate::settings::Policy;
+
+    #[test]
+    fn the_policy_page_knows_every_key_and_no_other() {
+        // The error about an unknown key lists them all.
+        let error = Policy::parse("x", "nonsense = 1").expect_err("unknown");
+        let keys: Vec<_> = KEYS.iter().map(|(key, _, _)| *key).collect();
+        assert!(
+            error
+                .problem
+                .contains(&format!("the keys are {},", keys.join(", "))),
+            "{error}"
+        );
+        for (key, default, _) in KEYS {
+            Policy::parse("x", &format!("{key} = {default}")).expect(key);
+        }
+        Policy::parse("x", EXAMPLE).expect("the example");
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_program() {
+        let text: String = KEYS
+            .iter()
+            .map(|(key, default, _)| format!("{key} = {default}\n"))
+            .collect();
+        let policy = Policy::parse("x", &text).expect("defaults");
+        let vmid = crate::vmconf::Vmid::new(100).expect("a VM ID");
+        assert_eq!(
+            crate::settings::resolve([&policy], vmid),
+            crate::settings::Settings::default()
+        );
+    }
+
+    #[test]
+    fn pages_say_what_they_are_and_leave_no_markup() {
+        for page in [program(), policy()] {
+            assert!(page.contains(".TH pve-atomicops"), "{page}");
+            assert!(!page.contains('`'), "{page}");
+        }
+        for command in ["fix", "attach", "check", "hook"] {
+            assert!(program().contains(&format!(".SS {command}\n")), "{command}");
+        }
+    }
 }

@@ -178,11 +178,15 @@ pub fn detach(global: &Global, arguments: &DetachArguments) -> anyhow::Result<u8
         }
     } else {
         let mut page = Page::new(global.style().columns);
-        page.prose(0, NO_COMMANDS);
         for target in &targets {
             if target.hookscript().is_some_and(snippet::is_ours) {
+                if page.is_empty() {
+                    page.prose(0, NO_COMMANDS);
+                }
                 let (words, _) = bench.detaching(target)?;
                 page.verbatim(2, &escape::command(words));
+            } else {
+                bench.say(&format!("VM {}: not attached", target.vmid))?;
             }
         }
         print(&page.into_text())?;

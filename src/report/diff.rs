@@ -31,7 +31,7 @@ pub fn unified(name: &str, before: &[u8], after: &[u8], palette: Palette) -> Str
         text.push('\n');
         for change in hunk.iter_changes() {
             let line = change.value().strip_suffix('\n');
-            let shown = escape::text(line.unwrap_or(change.value()));
+            let shown = line_text(line.unwrap_or(change.value()));
             text.push_str(&match change.tag() {
                 ChangeTag::Equal => format!(" {shown}"),
                 ChangeTag::Delete => palette.bad(&format!("-{shown}")),
@@ -44,6 +44,12 @@ pub fn unified(name: &str, before: &[u8], after: &[u8], palette: Palette) -> Str
         }
     }
     text
+}
+
+/// A line made safe, with its tabs: those of Proxmox's own files are part of what people know.
+fn line_text(line: &str) -> String {
+    let parts: Vec<_> = line.split('\t').map(escape::text).collect();
+    parts.join("\t")
 }
 
 #[cfg(test)]
@@ -64,9 +70,9 @@ mod tests {
 
     #[test]
     fn lines_from_the_file_forge_nothing() {
-        let text = unified("x", b"a\x1b[2J\xff", b"b\r\n", Palette::PLAIN);
+        let text = unified("x", b"\ta\x1b[2J\xff", b"b\r\n", Palette::PLAIN);
         assert!(
-            text.contains("-a\\x1b[2J\u{fffd}\n\\ No newline at end of file\n+b\\x0d\n"),
+            text.contains("-\ta\\x1b[2J\u{fffd}\n\\ No newline at end of file\n+b\\x0d\n"),
             "{text}"
         );
     }

@@ -1,4 +1,5 @@
-//! Lines for a terminal: prose is broken at its width, what is for copying never is.
+//! Lines for a terminal: prose is broken at its width, what is for copying never is, nor a command
+//! between backticks.
 //!
 //! A *label* is the word in front of a paragraph (`guest:`); the paragraph's further lines hang below its first one.
 //! Escape sequences of [`super::style`] take no room. Every other character counts as one column: what is printed here is
@@ -116,7 +117,7 @@ impl Page {
         self.text.push_str(label);
         let mut at = indent + width(label);
         let mut first = true;
-        for word in text.split(' ').filter(|word| !word.is_empty()) {
+        for word in words(text) {
             let length = width(word);
             if !first {
                 if at + 1 + length > columns {
@@ -134,6 +135,19 @@ impl Page {
         }
         self.text.push('\n');
     }
+}
+
+/// The parts of a text between which a line may be broken: its words, and as one part what stands between backticks,
+/// since that is a command.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    text.split(move |c| {
+        if c == '`' {
+            quoted = !quoted;
+        }
+        c == ' ' && !quoted
+    })
+    .filter(|word| !word.is_empty())
 }
 
 /// Columns of a text, without escape sequences of the form `ESC [ ... m`.
@@ -191,6 +205,14 @@ mod tests {
             page(20, |page| page.labelled_verbatim(2, "fix: ", command)),
             format!("  fix: {command}\n")
         );
+    }
+
+    #[test]
+    fn a_command_between_backticks_stays_on_one_line() {
+        let text = page(20, |page| {
+            page.prose(0, "now run `qm start 101`, then wait")
+        });
+        assert_eq!(text, "now run\n`qm start 101`, then\nwait\n");
     }
 
     #[test]

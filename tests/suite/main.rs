@@ -5,12 +5,17 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attach;
 mod captured;
 mod check;
 mod examples;
+mod fix;
+mod generated;
 mod hook;
 mod host;
 mod lab;
 mod lspci;
 mod rewrite;
+mod terminal;
+mod undo;
 mod vmconfig;

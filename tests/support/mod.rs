@@ -4,7 +4,9 @@
 
 pub mod capture;
 pub mod example_hosts;
+pub mod golden;
 pub mod host_tree;
+pub mod live;
 pub mod program;
 
 pub use host_tree::HostTree;
