@@ -10,6 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::commands;
 use crate::hook;
 use crate::report::style::{Color, Palette};
+use crate::report::text;
+use crate::report::wrap::Columns;
 use crate::vmconf::{Phase, Vmid};
 
 /// Exit status of a usage, configuration or run-time error.
@@ -77,6 +79,15 @@ impl Global {
             Palette::PLAIN
         }
     }
+
+    /// How a report on standard output is to look.
+    pub fn style(&self) -> text::Style {
+        text::Style {
+            palette: self.palette(),
+            columns: Columns::of_stdout(),
+            quiet: self.quiet,
+        }
+    }
 }
 
 /// The form of an answer.
@@ -103,6 +114,18 @@ pub enum Command {
     Check(commands::check::Arguments),
     /// Show a VM's configuration as Proxmox reads it
     Config(commands::config::Arguments),
+    /// Show the repair of a VM as a diff, then make it
+    Fix(commands::fix::Arguments),
+    /// Take the last edit of `fix` or the hook back
+    Undo(commands::undo::Arguments),
+    /// Have Proxmox call the hook for VMs, keeping a hookscript that they have in its chain
+    Attach(commands::attach::AttachArguments),
+    /// Have Proxmox no longer call the hook for VMs, and give them their hookscript back
+    Detach(commands::attach::DetachArguments),
+    /// Print a completion script for a shell
+    Completions(commands::generated::CompletionArguments),
+    /// Print a manual page, to be read with `man -l -`
+    Man(commands::generated::ManArguments),
 }
 
 /// Runs the program with the process' own arguments.
@@ -143,6 +166,12 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         })),
         Command::Check(arguments) => commands::check::run(global, arguments),
         Command::Config(arguments) => commands::config::run(global, arguments),
+        Command::Fix(arguments) => commands::fix::run(global, arguments),
+        Command::Undo(arguments) => commands::undo::run(global, arguments),
+        Command::Attach(arguments) => commands::attach::attach(global, arguments),
+        Command::Detach(arguments) => commands::attach::detach(global, arguments),
+        Command::Completions(arguments) => commands::generated::run_completions(arguments),
+        Command::Man(arguments) => commands::generated::run_man(arguments),
     }
 }
 

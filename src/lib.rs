@@ -10,13 +10,16 @@
 //! `vmconf`, `pci`, `rules`, `verdict` and `plan` touches files, environment, clocks or output.
 
 pub mod chain;
+pub mod change;
 pub mod cli;
 pub mod commands;
 pub mod confine;
 pub mod examine;
 pub mod hook;
 pub mod host;
+pub mod invoke;
 pub mod logging;
+pub mod manual;
 pub mod pci;
 pub mod plan;
 pub mod policy;
@@ -26,6 +29,7 @@ pub mod report;
 pub mod restart;
 pub mod rules;
 pub mod settings;
+pub mod snippet;
 pub mod store;
 pub mod task_log;
 pub mod verdict;

@@ -1,7 +1,13 @@
 //! One module for each command that a person calls.
 
+pub mod ask;
+pub mod attach;
 pub mod check;
 pub mod config;
+pub mod fix;
+pub mod generated;
+pub mod mapping;
+pub mod undo;
 
 use anyhow::Context as _;
 

@@ -5,13 +5,19 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attach;
 mod captured;
 mod check;
 mod examples;
+mod fix;
+mod generated;
 mod hook;
 mod host;
 mod lab;
 mod lspci;
 mod qmp;
 mod rewrite;
+mod rewrite;
+mod terminal;
+mod undo;
 mod vmconfig;

@@ -5,7 +5,9 @@
 pub mod capture;
 pub mod example_hosts;
 pub mod fake_qemu;
+pub mod golden;
 pub mod host_tree;
+pub mod live;
 pub mod program;
 pub mod silent;
 
