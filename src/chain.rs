@@ -164,6 +164,11 @@ fn run_one(
     }
 }
 
+/// Whether a script at this path would be run: for those who are about to put it into a chain.
+pub fn check(path: &Path) -> Result<(), ScriptError> {
+    examine(path, &[]).map(|_| ())
+}
+
 fn start(path: &Path, vmid: Vmid, phase: Phase) -> io::Result<ExitStatus> {
     let mut attempt = 0;
     loop {

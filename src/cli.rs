@@ -10,6 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::commands;
 use crate::hook;
 use crate::report::style::{Color, Palette};
+use crate::report::text;
+use crate::report::wrap::Columns;
 use crate::vmconf::{Phase, Vmid};
 
 /// Exit status of a usage, configuration or run-time error.
@@ -77,6 +79,15 @@ impl Global {
             Palette::PLAIN
         }
     }
+
+    /// How a report on standard output is to look.
+    pub fn style(&self) -> text::Style {
+        text::Style {
+            palette: self.palette(),
+            columns: Columns::of_stdout(),
+            quiet: self.quiet,
+        }
+    }
 }
 
 /// The form of an answer.
@@ -107,6 +118,18 @@ pub enum Command {
     Topology(commands::topology::Arguments),
     /// Pack the files that this program reads, without names and secrets, for a bug report or a replay with --root
     Capture(commands::capture::Arguments),
+    /// Show the repair of a VM as a diff, then make it
+    Fix(commands::fix::Arguments),
+    /// Take the last edit of `fix` or the hook back
+    Undo(commands::undo::Arguments),
+    /// Have Proxmox call the hook for VMs, keeping a hookscript that they have in its chain
+    Attach(commands::attach::AttachArguments),
+    /// Have Proxmox no longer call the hook for VMs, and give them their hookscript back
+    Detach(commands::attach::DetachArguments),
+    /// Print a completion script for a shell
+    Completions(commands::generated::CompletionArguments),
+    /// Print a manual page, to be read with `man -l -`
+    Man(commands::generated::ManArguments),
 }
 
 /// Runs the program with the process' own arguments.
@@ -149,24 +172,38 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         Command::Config(arguments) => commands::config::run(global, arguments),
         Command::Topology(arguments) => commands::topology::run(global, arguments),
         Command::Capture(arguments) => commands::capture::run(global, arguments),
+        Command::Fix(arguments) => commands::fix::run(global, arguments),
+        Command::Undo(arguments) => commands::undo::run(global, arguments),
+        Command::Attach(arguments) => commands::attach::attach(global, arguments),
+        Command::Detach(arguments) => commands::attach::detach(global, arguments),
+        Command::Completions(arguments) => commands::generated::run_completions(arguments),
+        Command::Man(arguments) => commands::generated::run_man(arguments),
     }
 }
 
-/// The hook's own call, recognised without the full command line: `NAME VMID PHASE`, `NAME hook VMID PHASE`.
+/// The hook's own call, recognised without the full command line: `NAME [OPTION...] [hook] VMID PHASE`.
 ///
 /// A hook should cost about as much as starting a program, and building the definitions above is most of what is not
-/// needed for it.
+/// needed for it. `--root` and `--config` are known here; with anything else the full definitions decide.
 fn hook_call(arguments: &[OsString]) -> Option<hook::Call> {
-    let mut words = arguments.iter().skip(1).map(|word| word.to_str());
-    let (vmid, phase) = match (words.next(), words.next(), words.next(), words.next()) {
-        (Some(vmid), Some(phase), None, None) => (vmid?, phase?),
-        (Some(Some("hook")), Some(vmid), Some(phase), None) => (vmid?, phase?),
+    let (mut root, mut config, mut words) = (None, None, Vec::new());
+    let mut arguments = arguments.iter().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str()? {
+            "--root" => root = Some(PathBuf::from(arguments.next()?)),
+            "--config" => config = Some(PathBuf::from(arguments.next()?)),
+            option if option.starts_with('-') => return None,
+            word => words.push(word),
+        }
+    }
+    let (vmid, phase) = match words.as_slice() {
+        [vmid, phase] | ["hook", vmid, phase] => (vmid.parse().ok()?, phase.parse().ok()?),
         _ => return None,
     };
     Some(hook::Call {
-        root: None,
-        config: None,
-        vmid: vmid.parse().ok()?,
-        phase: phase.parse().ok()?,
+        root,
+        config,
+        vmid,
+        phase,
     })
 }

@@ -49,6 +49,8 @@ pub struct Examined {
     pub config: Config,
     /// The repair of each entry that has one.
     pub repairs: BTreeMap<HostpciIndex, Repair>,
+    /// How many devices it passes that the policy counts.
+    pub gpus: usize,
 }
 
 impl Examined {
@@ -208,12 +210,14 @@ impl<'h> Survey<'h> {
             settings.strategy,
         );
         let report = chain.vm(vmid, &config, &judged, &repairs, &no_repair);
+        let gpus = chain.counted().len();
         drop(topology);
         Ok(Examined {
             report,
             document,
             config,
             repairs,
+            gpus,
         })
     }
 
@@ -615,17 +619,16 @@ impl<'a> Chain<'a> {
         }
     }
 
+    /// The passed functions that the policy counts.
+    fn counted(&self) -> BTreeSet<Sbdf> {
+        let passed = self.bus.functions().iter().map(|function| function.host);
+        passed.filter(|addr| self.needs(*addr)).collect()
+    }
+
     /// Why the policy has the hook say nothing about a loss.
     fn silence(&self, ostype: Option<&str>) -> Option<String> {
         let settings = self.settings;
-        let gpus: BTreeSet<_> = self
-            .bus
-            .functions()
-            .iter()
-            .map(|function| function.host)
-            .filter(|addr| self.needs(*addr))
-            .collect();
-        let gpus = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let gpus = u32::try_from(self.counted().len()).unwrap_or(u32::MAX);
         if settings.mode == Mode::Off {
             Some("mode = \"off\" in the policy".to_owned())
         } else if gpus < settings.min_gpus {
@@ -705,11 +708,23 @@ impl<'a> Chain<'a> {
                 Some("the entry itself has to change, not only the mapping".to_owned()),
             );
         }
-        let words = plan::mapping_words(name, self.narrowed(mapping, node));
+        let after = self.narrowed(mapping, node);
+        if after == mapping.map {
+            let why = format!(
+                "mapping '{name}' lists several addresses in one value: a person has to divide it"
+            );
+            return (None, Some(why));
+        }
+        let words = plan::mapping_words(name, &after);
         let fix = model::Fix {
             strategy: "mapping",
             set: serde_json::Map::new(),
             commands: vec![plan::command(&words)],
+            mapping: Some(model::MappingChange {
+                name: name.to_owned(),
+                before: mapping.map.clone(),
+                after,
+            }),
             notes: vec![format!(
                 "mapping '{name}' belongs to the cluster: every VM that uses it gets the one function only"
             )],
@@ -922,6 +937,7 @@ fn fix(vmid: Vmid, repair: &Repair) -> model::Fix {
         },
         commands: vec![plan::command(&repair.words(vmid))],
         notes: repair.notes.clone(),
+        mapping: None,
     }
 }
 

@@ -270,18 +270,31 @@ impl Host {
                 names = self.root.names(&format!("{NODES}/{node}/qemu-server"))?;
             }
         }
-        let mut vmids: Vec<Vmid> = names
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|name| name.strip_suffix(".conf")?.parse().ok())
-            .collect();
-        vmids.sort_unstable();
-        Ok(vmids)
+        Ok(vmids_of(&names.unwrap_or_default()))
+    }
+
+    /// Names of the cluster's nodes, sorted.
+    pub fn nodes(&self) -> Result<Vec<String>, HostError> {
+        Ok(self.root.names(NODES)?.unwrap_or_default())
+    }
+
+    /// IDs of all VMs on a node of the cluster, ascending.
+    pub fn vmids_on(&self, node: &str) -> Result<Vec<Vmid>, HostError> {
+        let names = self.root.names(&format!("{NODES}/{node}/qemu-server"))?;
+        Ok(vmids_of(&names.unwrap_or_default()))
+    }
+
+    /// A VM's configuration on a node of the cluster.
+    pub fn vm_config_on(&self, node: &str, vmid: Vmid) -> Result<Option<Vec<u8>>, HostError> {
+        self.bytes(
+            &format!("{NODES}/{node}/qemu-server/{vmid}.conf"),
+            PVE_LIMIT,
+        )
     }
 
     /// The node of the cluster that holds a VM's configuration.
     pub fn node_of(&self, vmid: Vmid) -> Result<Option<String>, HostError> {
-        for node in self.root.names(NODES)?.unwrap_or_default() {
+        for node in self.nodes()? {
             let path = format!("{NODES}/{node}/qemu-server/{vmid}.conf");
             if self.root.exists(&path)? {
                 return Ok(Some(node));
@@ -382,6 +395,16 @@ impl Host {
         }
         Ok(names)
     }
+}
+
+/// The IDs in names of configuration files, ascending.
+fn vmids_of(names: &[String]) -> Vec<Vmid> {
+    let mut vmids: Vec<Vmid> = names
+        .iter()
+        .filter_map(|name| name.strip_suffix(".conf")?.parse().ok())
+        .collect();
+    vmids.sort_unstable();
+    vmids
 }
 
 /// Whether a command line, words ended by NUL, is that of QEMU for this VM.

@@ -48,6 +48,16 @@ impl Policies {
         policies
     }
 
+    /// The cluster's file alone; none where there is none that can be used.
+    pub fn read_cluster(host: &Host) -> Option<Policy> {
+        let mut policies = Self::default();
+        if let Ok(Some(file)) = host.policy_file(CLUSTER_FILE) {
+            let untrusted = file.problem.as_ref().map(ToString::to_string);
+            policies.add(CLUSTER_FILE, untrusted, &file.bytes);
+        }
+        policies.files.pop()
+    }
+
     fn add(&mut self, path: &str, untrusted: Option<String>, bytes: &[u8]) {
         if let Some(why) = untrusted {
             self.problems.push(format!("{path} is not trusted: {why}"));

@@ -3,6 +3,8 @@
 //! Layers, later ones win key by key: built-in defaults, the cluster's file, the node's file, then the `[vm.VMID]`
 //! tables of both in the same order. Reading the files is the business of [`crate::host`]; this module takes their text.
 
+pub mod chain;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ pub enum Mode {
 }
 
 /// How a card with several functions is repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Strategy {
     /// Only the function that needs `AtomicOps` stays in the VM.
     Explicit,

@@ -3,6 +3,7 @@
 //! - [`lock`]: Proxmox's lock of the VM, ours or our caller's.
 //! - [`journal`]: what was changed, written before the change is made.
 //! - [`replace`]: the exchange of the file, old or new at any moment.
+//! - [`install`]: files of our own.
 //! - [`tree`]: paths beneath the root.
 //!
 //! What is written is decided elsewhere: this module gets the bytes before and after. It still refuses bytes that
@@ -21,6 +22,7 @@ use nix::sys::stat::Mode;
 
 use crate::vmconf::{HostpciIndex, Vmid};
 
+pub mod install;
 pub mod journal;
 pub mod lock;
 pub mod replace;

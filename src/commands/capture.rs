@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use super::{check, host, print};
-use crate::capture;
+use crate::capture::{self, CaptureError};
 use crate::cli::Global;
 use crate::report::escape;
 
@@ -24,7 +24,10 @@ pub struct Arguments {
 pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let mut host = host(global)?;
     host.record();
-    let capture = capture::capture(&host).map_err(|error| check::as_root(error.into()))?;
+    let capture = capture::capture(&host).map_err(|error| match error {
+        CaptureError::Host(error) => check::as_root(error),
+        error @ CaptureError::Archive(_) => error.into(),
+    })?;
     let mut bytes = Vec::new();
     capture
         .tree

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use nix::errno::Errno;
 
 use super::{host_with, print};
 use crate::cli::{EXIT_ERROR, Format, Global};
 use crate::examine::Survey;
-use crate::host::Host;
+use crate::host::{Cause, Host, HostError};
 use crate::policy::Policies;
 use crate::report::{escape, model, text};
 use crate::verdict::Verdict;
@@ -42,8 +43,8 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let (report, failed) = report(&survey, &policies, &arguments.vmids)?;
     let answer = match arguments.format {
         Format::Json => escape::json(&report).context("cannot write JSON")?,
-        Format::Text if arguments.all => text::table(&report, global.palette()),
-        Format::Text => text::check(&report, global.palette(), global.quiet),
+        Format::Text if arguments.all => text::table(&report, global.style()),
+        Format::Text => text::check(&report, global.style()),
     };
     print(&answer)?;
     Ok(if failed {
@@ -78,7 +79,7 @@ pub fn report(
     let mut report = survey.report()?;
     let all = vmids.is_empty();
     let vmids = if all {
-        host.vmids()?
+        host.vmids().map_err(as_root)?
     } else {
         vmids
             .iter()
@@ -99,7 +100,7 @@ pub fn report(
                 report.vms.push(unexamined(vmid, error.in_words()));
                 continue;
             }
-            Err(error) => return Err(as_root(error.into())),
+            Err(error) => return Err(as_root(error)),
         };
         let settings = policies.of(vmid);
         match survey.examine(vmid, &bytes, &settings) {
@@ -116,14 +117,24 @@ pub fn report(
 }
 
 /// An error of reading, with the advice that helps a user who is not root.
-pub fn as_root(error: anyhow::Error) -> anyhow::Error {
-    let denied = error
-        .chain()
-        .any(|cause| cause.to_string().contains("Permission denied"));
+pub fn as_root(error: HostError) -> anyhow::Error {
+    let denied = matches!(error.source, Cause::Os(Errno::EACCES | Errno::EPERM));
     if denied && !nix::unistd::geteuid().is_root() {
-        anyhow::anyhow!("{error:#}; run this as root")
+        anyhow::anyhow!(
+            "{}: only root may read VM configurations and the registers of devices: run this as root",
+            error.in_words()
+        )
     } else {
-        error
+        error.into()
+    }
+}
+
+/// The end of a message about something that could not be read: what helps a user who is not root.
+pub fn root_advice() -> &'static str {
+    if nix::unistd::geteuid().is_root() {
+        ""
+    } else {
+        ": only root may read the registers of devices, run this as root"
     }
 }
 

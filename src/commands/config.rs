@@ -45,10 +45,7 @@ struct Line<'a> {
 pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let host = host(global)?;
     let vmid = arguments.vmid;
-    let Some(bytes) = host
-        .vm_config(vmid)
-        .map_err(|error| as_root(error.into()))?
-    else {
+    let Some(bytes) = host.vm_config(vmid).map_err(as_root)? else {
         bail!("{}", no_such_vm(&host, vmid));
     };
     let config = Document::parse(&bytes).decode();

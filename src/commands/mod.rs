@@ -1,9 +1,15 @@
 //! One module for each command that a person calls.
 
+pub mod ask;
+pub mod attach;
 pub mod capture;
 pub mod check;
 pub mod config;
+pub mod fix;
+pub mod generated;
+pub mod mapping;
 pub mod topology;
+pub mod undo;
 
 use std::path::Path;
 

@@ -100,8 +100,8 @@ fn answer(
     global: &Global,
 ) -> anyhow::Result<String> {
     Ok(match (format, vm) {
-        (Format::Text, Some(vm)) => topology::side_by_side(view, vm, global.palette()),
-        (Format::Text, None) => topology::tree(view, global.palette()),
+        (Format::Text, Some(vm)) => topology::side_by_side(view, vm, global.style()),
+        (Format::Text, None) => topology::tree(view, global.style()),
         (Format::Json, vm) => {
             escape::json(&topology::json(view, vm)).context("cannot write JSON")?
         }

@@ -1,7 +1,9 @@
 //! What the program says: one model, and a renderer for each form.
 
+pub mod diff;
 pub mod escape;
 pub mod model;
 pub mod style;
 pub mod text;
 pub mod topology;
+pub mod wrap;

@@ -225,4 +225,18 @@ pub struct Fix {
     pub commands: Vec<String>,
     /// What to know before.
     pub notes: Vec<String>,
+    /// For `mapping`: the change as values.
+    #[serde(skip)]
+    pub mapping: Option<MappingChange>,
+}
+
+/// A change of a cluster mapping. Mappings belong to the cluster: only a person makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingChange {
+    /// The mapping's name.
+    pub name: String,
+    /// Its `map` values, each a property string.
+    pub before: Vec<String>,
+    /// The same with this node's narrowed to one function.
+    pub after: Vec<String>,
 }

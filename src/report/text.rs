@@ -1,10 +1,9 @@
 //! The report for people: `check`'s blocks and table, and the findings of the hook's task log.
 
-use std::fmt::Write as _;
-
 use super::escape::{short, text};
 use super::model::{Bridge, Entry, Fix, Function, Report, Vm};
 use super::style::Palette;
+use super::wrap::{Columns, Page, width};
 use crate::pci::Widths;
 use crate::verdict::{Reason, Verdict};
 
@@ -117,12 +116,17 @@ pub fn widths_words(widths: Widths) -> String {
 
 /// The host path of a function in one line, root port first.
 pub fn path_words(function: &Function) -> String {
-    let bridges: Vec<_> = function.path.iter().map(bridge_words).collect();
+    hops(function).join(" -> ")
+}
+
+/// The steps of a function's host path, root port first, and what they come to.
+fn hops(function: &Function) -> Vec<String> {
     let own = match (&function.host_detail, function.host_widths.is_empty()) {
         (Some(detail), true) => format!("cannot: {detail}"),
         _ => format!("can do {}", widths_words(function.host_widths)),
     };
-    format!("{} -> {own}", bridges.join(" -> "))
+    let bridges = function.path.iter().map(bridge_words);
+    bridges.chain([own]).collect()
 }
 
 /// The findings of the hook for one VM, one line each, without line ends. Empty where nothing is lost.
@@ -195,11 +199,22 @@ fn guest_words(entry: &Entry) -> String {
 
 /// How to see it in the guest, below every loss and repair.
 const CONFIRM: &str = "in the guest, `lspci -vv` shows `AtomicOpsCap: 32bit+ 64bit+` on the GPU's root port, and \
-                       `dmesg` no longer says `PCIE atomic ops is not supported` (amdgpu)";
+                       `dmesg` no longer says `PCIE atomic ops is not supported` (amdgpu).";
+
+/// How the text of a report is to look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Its colours.
+    pub palette: Palette,
+    /// How long its lines are.
+    pub columns: Columns,
+    /// Only what is lost or could not be told.
+    pub quiet: bool,
+}
 
 /// `check` for people: a block for each VM with passed-through devices.
-pub fn check(report: &Report, palette: Palette, quiet: bool) -> String {
-    let mut out = String::new();
+pub fn check(report: &Report, style: Style) -> String {
+    let mut page = Page::new(style.columns);
     for vm in &report.vms {
         let nothing = vm.entries.is_empty()
             && vm.args_ports.is_empty()
@@ -207,72 +222,83 @@ pub fn check(report: &Report, palette: Palette, quiet: bool) -> String {
             && vm.error.is_none()
             && vm.dropped_lines.is_empty();
         if nothing {
-            if !quiet {
-                let _ = writeln!(out, "{}: no passed-through devices", vm_title(vm));
+            if !style.quiet {
+                page.prose(0, &format!("{}: no passed-through devices", vm_title(vm)));
             }
             continue;
         }
-        if quiet && vm.verdict != Verdict::Lost && vm.error.is_none() {
+        if style.quiet && vm.verdict != Verdict::Lost && vm.error.is_none() {
             continue;
         }
-        if !out.is_empty() {
-            out.push('\n');
-        }
-        block(&mut out, vm, palette);
+        page.gap();
+        block(&mut page, vm, style.palette);
     }
-    if report
+    let lost: Vec<_> = report
         .vms
         .iter()
-        .any(|vm| vm.verdict == Verdict::Lost && vm.error.is_none())
-    {
-        let _ = writeln!(
-            out,
-            "\nTo confirm: {CONFIRM}.\nWhy QEMU leaves this to us: {RATIONALE}"
-        );
+        .filter(|vm| vm.verdict == Verdict::Lost && vm.error.is_none())
+        .collect();
+    if !lost.is_empty() {
+        page.gap();
+        let fixable = |entry: &&Entry| {
+            entry
+                .fix
+                .as_ref()
+                .is_some_and(|fix| fix.strategy != "advice")
+        };
+        for vm in lost
+            .iter()
+            .filter(|vm| vm.entries.iter().any(|entry| fixable(&entry)))
+        {
+            page.labelled_verbatim(0, "To repair: ", &format!("pve-atomicops fix {}", vm.vmid));
+        }
+        page.labelled(0, "To confirm: ", CONFIRM);
+        page.prose(0, "Why QEMU leaves this to management tools:");
+        page.verbatim(0, RATIONALE);
         if let (Some(version), false) = (&report.qemu.version, report.qemu.verified) {
-            let _ = writeln!(
-                out,
-                "QEMU {} is newer than 11.1, the newest whose rule was read; it is assumed to be the same.",
-                text(version)
+            page.labelled(
+                0,
+                "Note: ",
+                &format!(
+                    "QEMU {} is newer than 11.1, the newest whose rule was read; it is assumed to be the same.",
+                    text(version)
+                ),
             );
         }
     }
-    out
+    page.into_text()
 }
 
-fn block(out: &mut String, vm: &Vm, palette: Palette) {
-    let _ = writeln!(
-        out,
-        "{}, {}: {}",
-        palette.head(&vm_title(vm)),
-        short(&vm.machine, 40),
-        verdict_words(vm.verdict, palette)
+/// One VM, with all its entries.
+pub fn block(page: &mut Page, vm: &Vm, palette: Palette) {
+    page.prose(
+        0,
+        &format!(
+            "{}, {}: {}",
+            palette.head(&vm_title(vm)),
+            short(&vm.machine, 40),
+            verdict_word(vm.verdict, palette)
+        ),
     );
     if let Some(error) = &vm.error {
-        let _ = writeln!(out, "  {}", text(error));
+        page.prose(2, &text(error));
     }
     if let Some(error) = &vm.start_error {
-        let _ = writeln!(
-            out,
-            "  {} {}",
-            palette.bad("Proxmox refuses to start it:"),
-            text(error)
-        );
+        let label = format!("{} ", palette.bad("Proxmox refuses to start it:"));
+        page.labelled(2, &label, &text(error));
     }
     for dropped in &vm.dropped_lines {
-        let _ = writeln!(
-            out,
-            "  {} line {}: {}",
-            palette.doubt("Proxmox ignores"),
-            dropped.line,
-            text(&dropped.text)
+        let label = format!(
+            "{} ",
+            palette.doubt(&format!("Proxmox ignores line {}:", dropped.line))
         );
+        page.labelled(2, &label, &text(&dropped.text));
     }
     if let Some(skipped) = &vm.skipped {
-        let _ = writeln!(out, "  the hook says nothing: {}", text(skipped));
+        page.labelled(2, "the hook says nothing: ", &text(skipped));
     }
     for entry in &vm.entries {
-        entry_block(out, entry, palette);
+        entry_block(page, entry, palette);
     }
     for port in &vm.args_ports {
         let functions: Vec<_> = port
@@ -280,120 +306,165 @@ fn block(out: &mut String, vm: &Vm, palette: Palette) {
             .iter()
             .map(|function| format!("{} at {}", text(&function.host), function.addr))
             .collect();
-        let _ = writeln!(
-            out,
-            "  args: root port {} ({}) with {}: will show {}",
-            text(&port.port),
-            text(&port.model),
-            functions.join(", "),
-            port.guest_widths
+        page.labelled(
+            2,
+            "args: ",
+            &format!(
+                "root port {} ({}) with {} will show {}",
+                text(&port.port),
+                text(&port.model),
+                functions.join(", "),
+                port.guest_widths
+            ),
         );
     }
     for part in &vm.args_not_analysed {
-        let _ = writeln!(out, "  args: not analysed: {}", short(part, LONGEST));
+        page.labelled(
+            2,
+            "args: ",
+            &format!("not analysed: {}", short(part, LONGEST)),
+        );
     }
 }
 
-fn entry_block(out: &mut String, entry: &Entry, palette: Palette) {
-    let _ = writeln!(
-        out,
-        "  {}: {}",
-        palette.head(&entry.key),
-        short(&entry.value, LONGEST)
-    );
-    if let Some(error) = &entry.error {
-        let (what, paint) = if entry.dropped {
-            (
-                "Proxmox drops this line and starts the VM without the device",
-                palette.bad("error"),
-            )
-        } else {
-            ("Proxmox refuses it", palette.bad("error"))
-        };
-        let _ = writeln!(out, "    {paint}: {what}: {}", text(error));
+/// One entry: its line, what comes of it, why, and the repair.
+pub fn entry_block(page: &mut Page, entry: &Entry, palette: Palette) {
+    entry_loss(page, entry, palette);
+    if entry.error.is_some() {
         return;
     }
+    if let Some(fix) = &entry.fix {
+        fix_block(page, entry, fix, palette);
+    }
+    if let Some(reason) = &entry.no_fix {
+        page.labelled(4, &format!("{} ", palette.doubt("no fix:")), &text(reason));
+    }
+}
+
+/// One entry without its repair.
+pub fn entry_loss(page: &mut Page, entry: &Entry, palette: Palette) {
+    page.labelled_verbatim(
+        2,
+        &format!("{}: ", palette.head(&entry.key)),
+        &short(&entry.value, LONGEST),
+    );
+    let (word, sentence) = verdict_words(entry.verdict);
+    let word = paint(entry.verdict, &format!("{word}:"), palette);
+    if let Some(error) = &entry.error {
+        let what = if entry.dropped {
+            "Proxmox drops this line and starts the VM without the device"
+        } else {
+            "Proxmox refuses it"
+        };
+        page.labelled(4, &format!("{word} "), &format!("{what}: {}", text(error)));
+        return;
+    }
+    page.labelled(4, &format!("{word} "), sentence);
     for alternative in entry
         .alternatives
         .iter()
         .filter(|alternative| !alternative.chosen)
     {
-        let _ = writeln!(
-            out,
-            "    or, if the first choice is taken: {}",
-            text(&alternative.path)
+        page.labelled(
+            4,
+            "or:    ",
+            &format!("{}, if the first choice is taken", text(&alternative.path)),
         );
     }
     let Some(function) = subject(entry) else {
-        let _ = writeln!(out, "    {}", verdict_words(entry.verdict, palette));
         return;
     };
-    let _ = writeln!(out, "    card: {}", function_title(function));
-    let _ = writeln!(out, "    host: {}", path_words(function));
+    page.labelled(4, "card:  ", &function_title(function));
+    for (at, hop) in hops(function).iter().enumerate() {
+        page.labelled(4, if at == 0 { "host:  " } else { "       -> " }, hop);
+    }
     if let Some(uncertain) = &function.uncertain {
-        let _ = writeln!(
-            out,
-            "    {}: {}",
-            palette.doubt("uncertain"),
-            text(uncertain)
-        );
+        let label = format!("{} ", palette.doubt("uncertain:"));
+        page.labelled(4, &label, &text(uncertain));
     }
-    let _ = writeln!(out, "    guest: {}", guest_words(entry));
-    let _ = writeln!(out, "    {}", verdict_words(entry.verdict, palette));
-    if let Some(fix) = &entry.fix {
-        fix_block(out, entry, fix, palette);
-    }
-    if let Some(reason) = &entry.no_fix {
-        let _ = writeln!(out, "    {}: {}", palette.doubt("no fix"), text(reason));
-    }
+    page.labelled(4, "guest: ", &guest_words(entry));
 }
 
 /// The repair the three ways people know it.
-fn fix_block(out: &mut String, entry: &Entry, fix: &Fix, palette: Palette) {
+fn fix_block(page: &mut Page, entry: &Entry, fix: &Fix, palette: Palette) {
     let label = if fix.strategy == "advice" {
-        "possible"
+        "possible: "
     } else {
-        "fix"
+        "fix:   "
     };
     for command in &fix.commands {
-        let _ = writeln!(out, "    {}: {}", palette.good(label), command);
+        page.labelled_verbatim(4, &palette.good(label), command);
     }
-    for (key, value) in &fix.set {
-        let value = value.as_str().unwrap_or_default();
-        let _ = writeln!(out, "      in the config file: {key}: {}", text(value));
+    if !fix.set.is_empty() {
+        page.prose(11, "or in the config file:");
+        for (key, value) in &fix.set {
+            let value = value.as_str().unwrap_or_default();
+            page.verbatim(13, &format!("{key}: {}", text(value)));
+        }
     }
-    if entry.reason == Some(Reason::Multifunction) && fix.strategy != "mapping" {
-        let _ = writeln!(
-            out,
-            "      in the web interface: Hardware > PCI Device ({}): untick \"All Functions\"",
-            entry.key
+    if entry.reason == Some(Reason::Multifunction) && fix.strategy == "explicit" {
+        page.prose(
+            11,
+            &format!(
+                "or in the web interface: Hardware > PCI Device ({}), untick \"All Functions\"",
+                entry.key
+            ),
         );
     }
-    for note in &fix.notes {
-        let _ = writeln!(out, "      note: {}", text(note));
+    notes(page, &fix.notes);
+}
+
+/// What to know before a repair.
+pub fn notes(page: &mut Page, notes: &[String]) {
+    for note in notes {
+        page.labelled(4, "note:  ", &text(note));
     }
 }
 
-fn verdict_words(verdict: Verdict, palette: Palette) -> String {
+/// A verdict as a word and what it means.
+const fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
     match verdict {
-        Verdict::Ok => palette.good("ok: the guest gets AtomicOps"),
-        Verdict::Lost => palette.bad("lost: the host can, the guest will not see it"),
-        Verdict::Unavailable => palette.doubt("unavailable: the host path cannot"),
-        Verdict::Unknown => palette.doubt("unknown: the host could not be read"),
-        Verdict::NotApplicable => palette.faint("not applicable: nothing here needs AtomicOps"),
-        Verdict::Error => palette.bad("error"),
+        Verdict::Ok => ("ok", "the guest gets AtomicOps"),
+        Verdict::Lost => ("lost", "the host can, the guest will not see it"),
+        Verdict::Unavailable => ("unavailable", "the host path cannot"),
+        Verdict::Unknown => ("unknown", "the host could not be read"),
+        Verdict::NotApplicable => ("not applicable", "nothing here needs AtomicOps"),
+        Verdict::Error => ("error", "Proxmox refuses it"),
+    }
+}
+
+fn verdict_word(verdict: Verdict, palette: Palette) -> String {
+    paint(verdict, verdict_words(verdict).0, palette)
+}
+
+fn paint(verdict: Verdict, words: &str, palette: Palette) -> String {
+    match verdict {
+        Verdict::Ok => palette.good(words),
+        Verdict::Lost | Verdict::Error => palette.bad(words),
+        Verdict::Unavailable | Verdict::Unknown => palette.doubt(words),
+        Verdict::NotApplicable => palette.faint(words),
     }
 }
 
 /// `check --all` for people: a line for each VM with passed-through devices.
-pub fn table(report: &Report, palette: Palette) -> String {
+pub fn table(report: &Report, style: Style) -> String {
+    let Style {
+        palette,
+        columns,
+        quiet,
+    } = style;
     let rows: Vec<_> = report
         .vms
         .iter()
         .filter(|vm| !vm.entries.is_empty() || vm.error.is_some())
+        .filter(|vm| !quiet || vm.verdict == Verdict::Lost || vm.error.is_some())
         .collect();
     if rows.is_empty() {
-        return "no VM of this node has passed-through devices\n".to_owned();
+        return if quiet {
+            String::new()
+        } else {
+            "no VM of this node has passed-through devices\n".to_owned()
+        };
     }
     let name = |vm: &Vm| {
         vm.name
@@ -401,40 +472,52 @@ pub fn table(report: &Report, palette: Palette) -> String {
             .map(|name| short(name, 20))
             .unwrap_or_default()
     };
-    let width = rows
+    let longest = rows
         .iter()
-        .map(|vm| name(vm).chars().count())
+        .map(|vm| width(&name(vm)))
         .max()
         .unwrap_or(0)
         .max(4);
-    let mut out = format!(
-        "{}\n",
-        palette.head(&format!(
-            "{:>9}  {:<width$}  {:<14}  entries",
+    let mut page = Page::new(columns);
+    page.verbatim(
+        0,
+        &palette.head(&format!(
+            "{:>9}  {:<longest$}  {:<14}  entries",
             "VMID", "name", "verdict"
-        ))
+        )),
     );
     for vm in rows {
-        let entries: Vec<_> = vm
-            .entries
-            .iter()
-            .map(|entry| format!("{} {}", entry.key, entry.verdict.as_str()))
-            .collect();
-        let padding = " ".repeat(width.saturating_sub(name(vm).chars().count()));
+        let padding = " ".repeat(longest.saturating_sub(width(&name(vm))));
         let word = format!("{:<14}", vm.verdict.as_str());
-        let verdict = match vm.verdict {
-            Verdict::Ok => palette.good(&word),
-            Verdict::Lost | Verdict::Error => palette.bad(&word),
-            Verdict::Unavailable | Verdict::Unknown => palette.doubt(&word),
-            Verdict::NotApplicable => palette.faint(&word),
-        };
-        let _ = writeln!(
-            out,
-            "{:>9}  {}{padding}  {verdict}  {}",
+        let label = format!(
+            "{:>9}  {}{padding}  {}  ",
             vm.vmid,
             name(vm),
-            entries.join(", ")
+            paint(vm.verdict, &word, palette)
         );
+        page.labelled(0, &label, &entries_words(vm));
     }
-    out
+    page.into_text()
+}
+
+/// The entries of a VM by verdict: `hostpci0 hostpci1 lost, hostpci2 ok`.
+fn entries_words(vm: &Vm) -> String {
+    if let Some(error) = &vm.error {
+        return text(error);
+    }
+    let mut groups: Vec<(Verdict, Vec<&str>)> = Vec::new();
+    for entry in &vm.entries {
+        match groups
+            .iter_mut()
+            .find(|(verdict, _)| *verdict == entry.verdict)
+        {
+            Some((_, keys)) => keys.push(&entry.key),
+            None => groups.push((entry.verdict, vec![&entry.key])),
+        }
+    }
+    let words: Vec<_> = groups
+        .iter()
+        .map(|(verdict, keys)| format!("{} {}", keys.join(" "), verdict.as_str()))
+        .collect();
+    words.join(", ")
 }

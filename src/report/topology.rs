@@ -1,8 +1,8 @@
 //! `topology`: the PCI Express tree from host root ports to passed functions, with the bits that `AtomicOps` depend on.
 //!
 //! One [`View`] holds what is shown; [`tree`], [`json`] and [`dot`] are its three forms. [`side_by_side`] is for one VM:
-//! the host's path on the left, the guest's port on the right. Text is laid out for 80 columns and read as well without
-//! colours. Nothing here judges: the answers are those of [`crate::rules::vfio`].
+//! the host's path on the left, the guest's port on the right. Text is laid out for the terminal's columns and read as well
+//! without colours. Nothing here judges: the answers are those of [`crate::rules::vfio`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::escape::{short, text};
 use super::model;
 use super::style::Palette;
-use super::text::{reason_words, vm_title, widths_words};
+use super::text::{Style, reason_words, vm_title, widths_words};
 use crate::examine;
 use crate::pci::express::{DevCap2, Express, PortType};
 use crate::pci::{Function, Registers, Sbdf, Topology, Widths};
@@ -21,8 +21,6 @@ use crate::rules::vfio::{HostAnswer, HostDenial, host_answer};
 use crate::settings::Devices;
 use crate::vmconf::Vmid;
 
-/// Columns of the narrowest terminal that is laid out for.
-const COLUMNS: usize = 80;
 /// The longest name that is printed in one place, in characters.
 const LONGEST: usize = 60;
 
@@ -241,7 +239,7 @@ fn paint(palette: Palette, words: &str, mark: Mark) -> String {
 }
 
 /// The tree for people.
-pub fn tree(view: &View, palette: Palette) -> String {
+pub fn tree(view: &View, style: Style) -> String {
     let mut out = String::new();
     let mut head = Paragraph::default();
     head.push(
@@ -257,11 +255,11 @@ pub fn tree(view: &View, palette: Palette) -> String {
         Some(release) => head.push(&format!("Linux {}", short(release, 40)), Mark::Plain),
         None => head.push("kernel unknown", Mark::Doubt),
     }
-    push_lines(&mut out, &head, palette, "", "");
+    push_lines(&mut out, &head, style, "", "");
     let children = view.children();
     let drawing = Drawing {
         view,
-        palette,
+        style,
         children: &children,
         blocking: view.blocking(),
     };
@@ -273,24 +271,31 @@ pub fn tree(view: &View, palette: Palette) -> String {
         let mut paragraph = Paragraph::default();
         paragraph.push(note, Mark::Faint);
         out.push('\n');
-        push_lines(&mut out, &paragraph, palette, "", "");
+        push_lines(&mut out, &paragraph, style, "", "");
     }
     out
 }
 
-fn push_lines(out: &mut String, paragraph: &Paragraph, palette: Palette, first: &str, rest: &str) {
+fn push_lines(
+    out: &mut String,
+    paragraph: &Paragraph,
+    style: Style,
+    first: &str,
+    rest: &str,
+) {
     let indent = first.chars().count().max(rest.chars().count());
     // Below a deep tree, a line too long reads better than a column of single words.
-    let lines = paragraph.lines(palette, COLUMNS.saturating_sub(indent).max(30));
+    let columns = style.columns.get().saturating_sub(indent).max(30);
+    let lines = paragraph.lines(style.palette, columns);
     for (at, (line, _)) in lines.iter().enumerate() {
         let prefix = if at == 0 { first } else { rest };
-        let _ = writeln!(out, "{}{line}", palette.faint_if_any(prefix));
+        let _ = writeln!(out, "{}{line}", style.palette.faint_if_any(prefix));
     }
 }
 
 struct Drawing<'a> {
     view: &'a View<'a>,
-    palette: Palette,
+    style: Style,
     children: &'a BTreeMap<Option<Sbdf>, BTreeSet<Sbdf>>,
     blocking: BTreeSet<Sbdf>,
 }
@@ -311,11 +316,11 @@ impl Drawing<'_> {
         };
         if self.view.shown.contains(&addr) {
             title.push(&self.view.name(function), Mark::Plain);
-            push_lines(out, &title, self.palette, first, &below);
-            push_lines(out, &self.function(function), self.palette, &below, &below);
+            push_lines(out, &title, self.style, first, &below);
+            push_lines(out, &self.function(function), self.style, &below, &below);
         } else {
             self.bridge(&mut title, function);
-            push_lines(out, &title, self.palette, first, &below);
+            push_lines(out, &title, self.style, first, &below);
         }
         let count = children.map_or(0, BTreeSet::len);
         for (at, child) in children.into_iter().flatten().enumerate() {
@@ -728,34 +733,34 @@ fn chosen(entry: &model::Entry) -> Option<&model::Alternative> {
 }
 
 /// One VM for people: host paths on the left, guest ports on the right.
-pub fn side_by_side(view: &View, vm: &model::Vm, palette: Palette) -> String {
+pub fn side_by_side(view: &View, vm: &model::Vm, style: Style) -> String {
     let mut out = String::new();
     let mut head = Paragraph::default();
     head.push(&vm_title(vm), Mark::Head);
     head.close(",");
     head.push(&short(&vm.machine, 40), Mark::Plain);
-    push_lines(&mut out, &head, palette, "", "");
+    push_lines(&mut out, &head, style, "", "");
     for problem in vm.error.iter().chain(&vm.start_error) {
         let mut line = Paragraph::default();
         line.push(&text(problem), Mark::Bad);
-        push_lines(&mut out, &line, palette, "  ", "  ");
+        push_lines(&mut out, &line, style, "  ", "  ");
     }
     if vm.entries.is_empty() && vm.args_ports.is_empty() {
         out.push_str("  no passed-through devices\n");
     }
     for entry in &vm.entries {
         out.push('\n');
-        entry_columns(&mut out, view, entry, palette);
+        entry_columns(&mut out, view, entry, style);
     }
     for port in &vm.args_ports {
         out.push('\n');
         let mut line = Paragraph::default();
         line.push("args:", Mark::Head);
         line.push(&format!("root port {}", short(&port.port, 40)), Mark::Plain);
-        push_lines(&mut out, &line, palette, "", "  ");
+        push_lines(&mut out, &line, style, "", "  ");
         let mut columns = Columns {
             out: &mut out,
-            palette,
+            style,
         };
         columns.heads();
         let mut right = vec![port_cell(&port.port, port.guest_widths)];
@@ -785,11 +790,11 @@ pub fn side_by_side(view: &View, vm: &model::Vm, palette: Palette) -> String {
     out
 }
 
-fn entry_columns(out: &mut String, view: &View, entry: &model::Entry, palette: Palette) {
+fn entry_columns(out: &mut String, view: &View, entry: &model::Entry, style: Style) {
     let mut line = Paragraph::default();
     line.push(&format!("{}:", entry.key), Mark::Head);
     line.push(&short(&entry.value, 120), Mark::Plain);
-    push_lines(out, &line, palette, "", "  ");
+    push_lines(out, &line, style, "", "  ");
     let mut verdict = Paragraph::default();
     let mark = match entry.verdict {
         crate::verdict::Verdict::Ok => Mark::Good,
@@ -806,12 +811,12 @@ fn entry_columns(out: &mut String, view: &View, entry: &model::Entry, palette: P
         verdict.close(":");
         verdict.push(&why, Mark::Plain);
     }
-    push_lines(out, &verdict, palette, "  ", "  ");
+    push_lines(out, &verdict, style, "  ", "  ");
     let Some(alternative) = chosen(entry).filter(|alternative| !alternative.functions.is_empty())
     else {
         return;
     };
-    let mut columns = Columns { out, palette };
+    let mut columns = Columns { out, style };
     columns.heads();
     let mut right = Vec::new();
     let mut buses = BTreeSet::new();
@@ -878,14 +883,17 @@ type Cell = Vec<Paragraph>;
 
 struct Columns<'a> {
     out: &'a mut String,
-    palette: Palette,
+    style: Style,
 }
 
 impl Columns<'_> {
     const INDENT: usize = 2;
-    const LEFT: usize = 40;
     const GAP: usize = 2;
-    const RIGHT: usize = COLUMNS - Self::INDENT - Self::LEFT - Self::GAP;
+
+    /// Columns of one side.
+    fn side(&self) -> usize {
+        (self.style.columns.get() - Self::INDENT - Self::GAP) / 2
+    }
 
     fn heads(&mut self) {
         let cell = |word: &str| {
@@ -959,8 +967,8 @@ impl Columns<'_> {
     }
 
     fn row(&mut self, left: &Cell, right: &Cell) {
-        let left = self.lines(left, Self::LEFT);
-        let right = self.lines(right, Self::RIGHT);
+        let left = self.lines(left, self.side());
+        let right = self.lines(right, self.side());
         for at in 0..left.len().max(right.len()) {
             let empty = (String::new(), 0);
             let (left, width) = left.get(at).unwrap_or(&empty);
@@ -968,7 +976,7 @@ impl Columns<'_> {
             if right.is_empty() {
                 let _ = writeln!(self.out, "{:1$}{left}", "", Self::INDENT);
             } else {
-                let padding = (Self::LEFT + Self::GAP).saturating_sub(*width).max(1);
+                let padding = (self.side() + Self::GAP).saturating_sub(*width).max(1);
                 let _ = writeln!(
                     self.out,
                     "{:2$}{left}{:padding$}{right}",
@@ -985,7 +993,7 @@ impl Columns<'_> {
         let mut lines = Vec::new();
         for (at, paragraph) in cell.iter().enumerate() {
             for (number, (line, width)) in paragraph
-                .lines(self.palette, columns - 2)
+                .lines(self.style.palette, columns - 2)
                 .into_iter()
                 .enumerate()
             {

@@ -5,16 +5,30 @@ mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attach;
 mod capture;
 mod captured;
 mod check;
 mod examples;
+mod fix;
+mod generated;
 mod hook;
 mod host;
 mod lab;
 mod lspci;
 mod lspci_text;
-mod rewrite;
-mod topology;
 mod qmp;
+mod rewrite;
+mod terminal;
+mod topology;
+mod undo;
 mod vmconfig;
+#[path = "../support/crash.rs"]
+mod crash;
+#[path = "../support/fuse.rs"]
+mod fuse;
+
+mod child;
+mod concurrency;
+mod locking;
+mod pmxcfs;

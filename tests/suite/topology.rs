@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::golden::{assert_fits, assert_golden};
+use crate::support::golden::{assert_fits, compare};
 use crate::support::program::{bare, copy_of, example, program};
 use crate::support::{HostTree, capture};
 
@@ -72,12 +72,12 @@ fn the_text_is_as_it_should_be() {
     ] {
         let output = run(&example(host), arguments);
         assert_fits(name, &output);
-        assert_golden(&format!("topology/{name}.txt"), &output);
+        compare(&format!("topology/{name}.txt"), &output);
     }
     let lab = lab();
     let output = run(lab.path(), &["--all"]);
     assert_fits("lab", &output);
-    assert_golden("topology/lab-all.txt", &output);
+    compare("topology/lab-all.txt", &output);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_graph_is_as_it_should_be() {
         ("b550-vm-110", &["--vm", "110", "--format", "dot"]),
     ] {
         let output = run(&example("b550-chipset-slot"), arguments);
-        assert_golden(&format!("topology/{name}.dot"), &output);
+        compare(&format!("topology/{name}.dot"), &output);
         // Every quote is closed on its line, and every brace somewhere.
         for line in output.lines() {
             assert_eq!(
@@ -272,7 +272,7 @@ fn args_have_ports_of_their_own() {
         );
     let output = run(tree.path(), &["--vm", "100"]);
     assert_fits("args", &output);
-    assert_golden("topology/args.txt", &output);
+    compare("topology/args.txt", &output);
     let answer = json_of(tree.path(), &[]);
     assert_eq!(
         answer["functions"][0]["vms"],
@@ -367,7 +367,7 @@ fn a_text_of_lspci_is_enough() {
     };
     let plain = run(&file);
     assert_fits("lspci", &plain);
-    assert_golden("topology/lspci.txt", &plain);
+    compare("topology/lspci.txt", &plain);
     // Packed, as people attach it.
     let packed = directory.path().join("lspci.txt.gz");
     let mut gz = flate2::write::GzEncoder::new(

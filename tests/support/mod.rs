@@ -4,9 +4,10 @@
 
 pub mod capture;
 pub mod example_hosts;
-pub mod golden;
 pub mod fake_qemu;
+pub mod golden;
 pub mod host_tree;
+pub mod live;
 pub mod program;
 pub mod silent;
 

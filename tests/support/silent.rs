@@ -1,86 +1,50 @@
-//! A file system that does not answer, as /etc/pve does when the cluster's daemon hangs.
+//! A file system whose server hangs, as /etc/pve does when the cluster's daemon is stuck.
 
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
-use fuser::{
-    BackgroundSession, FileAttr, FileType, Filesystem, MountOption, ReplyAttr, ReplyEntry, Request,
-};
+use fuser::{BackgroundSession, Filesystem, MountOption, ReplyStatfs, Request};
+use nix::errno::Errno;
 
 /// The mount; it ends when this is dropped.
 pub struct Silent {
     session: Option<BackgroundSession>,
     release: Sender<()>,
+    victim: Option<JoinHandle<()>>,
 }
 
 struct Server {
-    released: std::sync::mpsc::Receiver<()>,
-    waiting: Vec<ReplyEntry>,
+    hangs: Sender<()>,
+    released: Receiver<()>,
 }
 
 impl Filesystem for Server {
-    fn lookup(
-        &mut self,
-        _request: &Request<'_>,
-        _parent: u64,
-        _name: &std::ffi::OsStr,
-        reply: ReplyEntry,
-    ) {
-        // Kept without an answer until the test is over.
-        if self.released.try_recv().is_ok() {
-            reply.error(libc_enoent());
-        } else {
-            self.waiting.push(reply);
-        }
+    fn statfs(&mut self, _request: &Request<'_>, _ino: u64, reply: ReplyStatfs) {
+        // From here on no request is read, until the test is over.
+        let _ = self.hangs.send(());
+        let _ = self.released.recv();
+        reply.error(Errno::EIO as i32);
     }
-
-    fn getattr(
-        &mut self,
-        _request: &Request<'_>,
-        ino: u64,
-        _handle: Option<u64>,
-        reply: ReplyAttr,
-    ) {
-        let now = std::time::UNIX_EPOCH;
-        let attributes = FileAttr {
-            ino,
-            size: 0,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            crtime: now,
-            kind: FileType::Directory,
-            perm: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        };
-        reply.attr(&Duration::from_secs(1), &attributes);
-    }
-}
-
-fn libc_enoent() -> i32 {
-    nix::errno::Errno::ENOENT as i32
 }
 
 impl Silent {
-    /// Mounts it over a directory.
+    /// Mounts it over a directory, and lets it hang.
     pub fn mount(directory: &Path) -> Self {
+        let (hangs, hanging) = channel();
         let (release, released) = channel();
-        let server = Server {
-            released,
-            waiting: Vec::new(),
-        };
         let options = [MountOption::RO, MountOption::FSName("silent".to_owned())];
+        let server = Server { hangs, released };
         let session = fuser::spawn_mount2(server, directory, &options).expect("FUSE is available");
+        let place = directory.to_owned();
+        // Statistics lock nothing: whoever looks for a file meanwhile waits for the server alone, and can be killed.
+        let victim =
+            std::thread::spawn(move || assert!(nix::sys::statvfs::statvfs(&place).is_err()));
+        hanging.recv().expect("the server got the request");
         Self {
             session: Some(session),
             release,
+            victim: Some(victim),
         }
     }
 }
@@ -88,7 +52,11 @@ impl Silent {
 impl Drop for Silent {
     fn drop(&mut self) {
         let _ = self.release.send(());
-        // Unmounting drops the replies that were kept, which answers them with an error.
+        let joined = self.victim.take().map(JoinHandle::join);
         drop(self.session.take());
+        assert!(
+            joined.is_none_or(|joined| joined.is_ok()),
+            "the name is not there"
+        );
     }
 }
