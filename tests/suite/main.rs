@@ -17,7 +17,6 @@ mod lab;
 mod lspci;
 mod qmp;
 mod rewrite;
-mod rewrite;
 mod terminal;
 mod undo;
 mod vmconfig;
