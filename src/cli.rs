@@ -175,21 +175,29 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
     }
 }
 
-/// The hook's own call, recognised without the full command line: `NAME VMID PHASE`, `NAME hook VMID PHASE`.
+/// The hook's own call, recognised without the full command line: `NAME [OPTION...] [hook] VMID PHASE`.
 ///
 /// A hook should cost about as much as starting a program, and building the definitions above is most of what is not
-/// needed for it.
+/// needed for it. `--root` and `--config` are known here; with anything else the full definitions decide.
 fn hook_call(arguments: &[OsString]) -> Option<hook::Call> {
-    let mut words = arguments.iter().skip(1).map(|word| word.to_str());
-    let (vmid, phase) = match (words.next(), words.next(), words.next(), words.next()) {
-        (Some(vmid), Some(phase), None, None) => (vmid?, phase?),
-        (Some(Some("hook")), Some(vmid), Some(phase), None) => (vmid?, phase?),
+    let (mut root, mut config, mut words) = (None, None, Vec::new());
+    let mut arguments = arguments.iter().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str()? {
+            "--root" => root = Some(PathBuf::from(arguments.next()?)),
+            "--config" => config = Some(PathBuf::from(arguments.next()?)),
+            option if option.starts_with('-') => return None,
+            word => words.push(word),
+        }
+    }
+    let (vmid, phase) = match words.as_slice() {
+        [vmid, phase] | ["hook", vmid, phase] => (vmid.parse().ok()?, phase.parse().ok()?),
         _ => return None,
     };
     Some(hook::Call {
-        root: None,
-        config: None,
-        vmid: vmid.parse().ok()?,
-        phase: phase.parse().ok()?,
+        root,
+        config,
+        vmid,
+        phase,
     })
 }

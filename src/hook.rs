@@ -166,18 +166,16 @@ fn say(call: &Call, settings: &Settings, outcome: Outcome) {
     // A task log that nobody reads is no reason to stop a VM, nor to go on without syslog.
     let _ = std::io::stdout().write_all(text.as_bytes());
     if settings.syslog {
-        let prefix = format!("VM {} {}: ", call.vmid, call.phase);
-        let lines: Vec<_> = outcome
+        // The indented lines are for whoever looks into the task log.
+        let lines = outcome
             .log
             .lines()
             .iter()
-            .map(|line| format!("{prefix}{line}"))
+            .filter(|line| !line.starts_with(' '));
+        let lines = lines
+            .map(|line| format!("VM {} {}: {line}", call.vmid, call.phase))
             .collect();
-        logging::to_syslog(
-            call.root.as_deref(),
-            log::Level::Warn,
-            lines.iter().map(String::as_str),
-        );
+        logging::to_syslog(call.root.clone(), log::Level::Warn, lines);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Where messages go that are neither answers nor findings: standard error with `-v`, syslog for the hook.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use syslog::{Facility, Formatter3164};
@@ -38,18 +40,32 @@ pub fn start(verbose: bool) {
     }
 }
 
-/// Sends lines to the system log below `root`, as `daemon.warning` or `daemon.info`.
+/// How long the system log may take. Its socket has room for a few messages, and then waits for the daemon.
+const SYSLOG_LIMIT: Duration = Duration::from_millis(500);
+
+/// Sends lines to the system log below `root`, as messages of the facility daemon.
 ///
-/// Where there is no socket, or it does not take them, nothing happens: the task log has the same lines.
-pub fn to_syslog<'a>(root: Option<&Path>, level: Level, lines: impl IntoIterator<Item = &'a str>) {
+/// Where there is no socket, or it does not take them in time, nothing happens: the task log has the same lines.
+pub fn to_syslog(root: Option<PathBuf>, level: Level, lines: Vec<String>) {
+    let (done, wait) = mpsc::channel();
+    let sender = std::thread::Builder::new().spawn(move || {
+        send(root.as_deref().unwrap_or(Path::new("/")), level, &lines);
+        // Nobody waits any more where the limit was passed.
+        let _ = done.send(());
+    });
+    if sender.is_ok() {
+        let _ = wait.recv_timeout(SYSLOG_LIMIT);
+    }
+}
+
+fn send(root: &Path, level: Level, lines: &[String]) {
     let formatter = Formatter3164 {
         facility: Facility::LOG_DAEMON,
         hostname: None,
         process: "pve-atomicops".to_owned(),
         pid: std::process::id(),
     };
-    let socket = root.unwrap_or(Path::new("/")).join("dev/log");
-    let Ok(mut logger) = syslog::unix_custom(formatter, socket) else {
+    let Ok(mut logger) = syslog::unix_custom(formatter, root.join("dev/log")) else {
         return;
     };
     for line in lines {

@@ -322,11 +322,14 @@ fn opened(root: &Path, vmid: u32) -> BTreeSet<String> {
             !line.contains("O_RDWR") && !line.contains("O_WRONLY") && !line.contains("creat("),
             "{line}"
         );
-        // `-y` appends the path of the returned descriptor.
-        if let Some((_, path)) = line.rsplit_once('<') {
-            if let Some(path) = path.trim_end_matches('>').strip_prefix(&root) {
-                paths.insert(path.to_owned());
-            }
+        // `-y` appends the path of the returned descriptor; what is not there has none.
+        let path = line
+            .rsplit_once(" = ")
+            .and_then(|(_, result)| result.split_once('<'));
+        if let Some(path) =
+            path.and_then(|(_, path)| path.trim_end_matches('>').strip_prefix(&root))
+        {
+            paths.insert(path.to_owned());
         }
     }
     paths

@@ -18,4 +18,6 @@ mod lspci;
 mod rewrite;
 mod terminal;
 mod undo;
+mod qmp;
+mod rewrite;
 mod vmconfig;

@@ -5,8 +5,10 @@
 pub mod capture;
 pub mod example_hosts;
 pub mod golden;
+pub mod fake_qemu;
 pub mod host_tree;
 pub mod live;
 pub mod program;
+pub mod silent;
 
 pub use host_tree::HostTree;
