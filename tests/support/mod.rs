@@ -4,8 +4,8 @@
 
 pub mod capture;
 pub mod example_hosts;
-pub mod golden;
 pub mod fake_qemu;
+pub mod golden;
 pub mod host_tree;
 pub mod live;
 pub mod program;
