@@ -2,9 +2,13 @@
 //!
 //! Proxmox holds it around every change of a VM's configuration and around the start, pre-start and post-stop hooks
 //! included. A hook therefore runs *inside* the lock and must not wait for it: where an ancestor process holds
-//! it, the lock counts as ours ([`Holder::Caller`]). Who holds it is read from `/proc/locks`, whose process IDs
-//! are those that took the lock; ancestry from the parent IDs in `/proc/PID/stat`. Both are of the running system
-//! even when the tree is another one, as the lock is too.
+//! it, the lock counts as ours ([`Holder::Caller`]).
+//!
+//! Ancestry is read from the parent IDs in `/proc/PID/stat`. Whether an ancestor holds the lock is read from its
+//! `/proc/PID/fdinfo/N`, which show the same lines as `/proc/locks`, but each for one open file. `/proc/locks` itself
+//! is a list that changes while it is read piece by piece, so that a line can be missed; and it names the process that
+//! took the lock, which need not be one that has it (`flock 9` in a shell script). It only serves to name a stranger.
+//! All this is about the running system even when the tree is another one, as the lock is too.
 //!
 //! A shared lock of an ancestor gives no right to write and is treated like a stranger's.
 
@@ -25,7 +29,7 @@ use crate::vmconf::Vmid;
 const DIRECTORY: &str = "var/lock/qemu-server";
 
 /// How long to sleep between two attempts while a stranger holds the lock.
-const POLL: Duration = Duration::from_millis(25);
+const POLL: Duration = Duration::from_millis(10);
 
 /// How many parents are followed: more than any process tree has, so that a reused ID cannot make a loop.
 const MAX_ANCESTORS: usize = 4096;
@@ -169,10 +173,7 @@ impl VmLock {
     /// the file that others would lock.
     pub fn confirm(&self) -> Result<(), LockError> {
         let held = match self.holding {
-            Holding::Caller(pid) => {
-                exclusive_holders(&locks()?, self.identity).contains(&pid)
-                    && ancestors()?.contains(&pid)
-            }
+            Holding::Caller(pid) => ancestors()?.contains(&pid) && holds(pid, self.identity),
             Holding::Own(_) => match self.directory.stat(&self.name) {
                 Ok(stat) => Identity::from(&stat) == self.identity,
                 Err(StepError {
@@ -227,14 +228,12 @@ fn attempt(directory: &Directory, name: &str) -> Result<Attempt, LockError> {
             }) => Ok(Attempt::Stale),
             Err(error) => Err(error.into()),
         },
-        Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => {
-            let holders = exclusive_holders(&locks()?, identity);
-            let ancestors = ancestors()?;
-            Ok(match holders.iter().find(|pid| ancestors.contains(pid)) {
-                Some(&pid) => Attempt::Held(identity, Holding::Caller(pid)),
-                None => Attempt::Busy(holders.first().copied()),
-            })
-        }
+        Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(
+            match ancestors()?.into_iter().find(|&pid| holds(pid, identity)) {
+                Some(pid) => Attempt::Held(identity, Holding::Caller(pid)),
+                None => Attempt::Busy(exclusive_holders(&locks()?, identity).next()),
+            },
+        ),
         Err((_, errno)) => Err(directory.error("lock", name, errno).into()),
     }
 }
@@ -252,29 +251,45 @@ fn locks() -> Result<String, LockError> {
     Ok(text)
 }
 
-/// The processes that hold an exclusive flock on this file. Lines read
-/// `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`, with `->` after the number for one that still waits; device
-/// numbers are hexadecimal, the inode number is decimal (`lock_get_status` in fs/locks.c).
-fn exclusive_holders(locks: &str, file: Identity) -> Vec<u32> {
+/// Whether a process has a descriptor through which this file is locked exclusively. One that may not be looked at
+/// (a foreign user's) counts as not having it.
+fn holds(pid: u32, file: Identity) -> bool {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
+        return false;
+    };
+    descriptors.flatten().any(|descriptor| {
+        let text = std::fs::read_to_string(descriptor.path()).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.strip_prefix("lock:"))
+            .any(|line| exclusive_holder(line, file).is_some())
+    })
+}
+
+/// The processes that took an exclusive flock on this file, by `/proc/locks`.
+fn exclusive_holders(locks: &str, file: Identity) -> impl Iterator<Item = u32> {
     locks
         .lines()
-        .filter_map(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            if (fields.next(), fields.next(), fields.next())
-                != (Some("FLOCK"), Some("ADVISORY"), Some("WRITE"))
-            {
-                return None;
-            }
-            let pid = fields.next()?.parse().ok()?;
-            let mut identity = fields.next()?.split(':');
-            let found = Identity {
-                major: u64::from_str_radix(identity.next()?, 16).ok()?,
-                minor: u64::from_str_radix(identity.next()?, 16).ok()?,
-                inode: identity.next()?.parse().ok()?,
-            };
-            (found == file).then_some(pid)
-        })
-        .collect()
+        .filter_map(move |line| exclusive_holder(line, file))
+}
+
+/// The process that took the lock of this line, if it is an exclusive flock on this file. Lines read
+/// `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`, with `->` after the number for one that still waits; device
+/// numbers are hexadecimal, the inode number is decimal (`lock_get_status` in fs/locks.c).
+fn exclusive_holder(line: &str, file: Identity) -> Option<u32> {
+    let mut fields = line.split_whitespace().skip(1);
+    if (fields.next(), fields.next(), fields.next())
+        != (Some("FLOCK"), Some("ADVISORY"), Some("WRITE"))
+    {
+        return None;
+    }
+    let pid = fields.next()?.parse().ok()?;
+    let mut identity = fields.next()?.split(':');
+    let found = Identity {
+        major: u64::from_str_radix(identity.next()?, 16).ok()?,
+        minor: u64::from_str_radix(identity.next()?, 16).ok()?,
+        inode: identity.next()?.parse().ok()?,
+    };
+    (found == file).then_some(pid)
 }
 
 /// Our parent, its parent, and so on; never ourselves.
@@ -339,8 +354,8 @@ mod tests {
             5: FLOCK  ADVISORY  WRITE 15 00:1a:1234 0 EOF\n\
             6: FLOCK  ADVISORY  WRITE 16 01:19:1234 0 EOF\n\
             7: FLOCK\n\n8: FLOCK  ADVISORY  WRITE x y\n";
-        assert_eq!(exclusive_holders(locks, FILE), [11]);
-        assert_eq!(exclusive_holders("", FILE), [0_u32; 0]);
+        assert_eq!(exclusive_holders(locks, FILE).collect::<Vec<_>>(), [11]);
+        assert_eq!(exclusive_holders("", FILE).next(), None);
     }
 
     #[test]
@@ -379,6 +394,27 @@ mod tests {
         let file = root.path().join("var/lock/qemu-server/lock-101.conf");
         let mode = std::fs::metadata(file).expect("file").permissions().mode();
         assert_eq!(mode & 0o777 & !0o644, 0, "{mode:o}");
+    }
+
+    #[test]
+    fn a_process_holds_what_one_of_its_descriptors_has_locked() {
+        let root = tempfile::tempdir().expect("directory");
+        let tree = Tree::open(root.path()).expect("tree");
+        let lock = VmLock::acquire(&tree, vmid(), now()).expect("lock");
+        let identity = lock.identity;
+        let ours = std::process::id();
+        assert!(holds(ours, identity));
+        assert!(!holds(
+            ours,
+            Identity {
+                inode: identity.inode + 1,
+                ..identity
+            }
+        ));
+        assert!(!holds(std::os::unix::process::parent_id(), identity));
+        assert!(!holds(u32::MAX, identity));
+        drop(lock);
+        assert!(!holds(ours, identity));
     }
 
     #[test]

@@ -212,14 +212,7 @@ impl Configs {
             Err(cause) => Some(cause),
         };
         if let Some(cause) = failed {
-            let left_behind = match self.directory.remove(&temporary) {
-                Ok(())
-                | Err(StepError {
-                    errno: Errno::ENOENT,
-                    ..
-                }) => None,
-                Err(error) => Some(error.path),
-            };
+            let left_behind = self.discard(&temporary);
             return Err(ReplaceError { cause, left_behind });
         }
         Ok(match self.directory.sync() {
@@ -249,22 +242,30 @@ impl Configs {
                 self.directory.remove(temporary)?;
                 Ok(create()?)
             }
-            // The file may exist although the answer was an error.
-            Err(error) if error.errno == Errno::EIO => {
-                let left_behind = match self.directory.remove(temporary) {
-                    Ok(())
-                    | Err(StepError {
-                        errno: Errno::ENOENT,
-                        ..
-                    }) => None,
-                    Err(error) => Some(error.path),
-                };
+            Err(error) => {
+                // The file may have been made all the same, since opening it is another step than making it.
+                let made = self.directory.stat(temporary).is_ok_and(|stat| {
+                    is_regular(&stat) && is_private_to_us(&stat) && stat.st_size == 0
+                });
+                let left_behind = if made { self.discard(temporary) } else { None };
                 Err(ReplaceError {
                     cause: error.into(),
                     left_behind,
                 })
             }
-            other => Ok(other?),
+            Ok(file) => Ok(file),
+        }
+    }
+
+    /// Removes the temporary file; returns its path if that fails.
+    fn discard(&self, temporary: &str) -> Option<PathBuf> {
+        match self.directory.remove(temporary) {
+            Ok(())
+            | Err(StepError {
+                errno: Errno::ENOENT,
+                ..
+            }) => None,
+            Err(error) => Some(error.path),
         }
     }
 

@@ -20,3 +20,12 @@ mod rewrite;
 mod terminal;
 mod undo;
 mod vmconfig;
+#[path = "../support/crash.rs"]
+mod crash;
+#[path = "../support/fuse.rs"]
+mod fuse;
+
+mod child;
+mod concurrency;
+mod locking;
+mod pmxcfs;
