@@ -6,6 +6,7 @@ mod hostpci_schema;
 mod support;
 
 mod attach;
+mod capture;
 mod captured;
 mod check;
 #[path = "../support/crash.rs"]
@@ -19,9 +20,11 @@ mod hook;
 mod host;
 mod lab;
 mod lspci;
+mod lspci_text;
 mod qmp;
 mod rewrite;
 mod terminal;
+mod topology;
 mod undo;
 mod vmconfig;
 
