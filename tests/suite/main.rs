@@ -1,1 +1,2 @@
 //! Integration tests: one crate, one module per topic.
+mod snippet;
