@@ -1,0 +1,6 @@
+//! What the program says: one model, and a renderer for each form.
+
+pub mod escape;
+pub mod model;
+pub mod style;
+pub mod text;

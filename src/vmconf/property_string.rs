@@ -1,0 +1,516 @@
+//! Property strings: Proxmox's `key=value,key=value` lists inside one configuration value.
+//!
+//! A [`Format`] lists the keys that a value may hold and what each may say. One key of a format can be its *default
+//! key*, whose value may be written without `key=`. An *alias* is another name for a key; a format with a *key alias*
+//! also remembers which name was used (`virtio=MAC` sets `macaddr`, and `model` to `virtio`).
+//!
+//! The reader follows `parse_property_string` and `check_prop` of `PVE::JSONSchema` (pve-common 9.2.1), down to the
+//! order of the checks, because it decides which values Proxmox drops. Only ASCII white space is white space, and
+//! lengths count bytes: Proxmox reads its files as bytes.
+//!
+//! It does not know what a key means, and it never changes a value.
+
+use std::fmt;
+
+/// What a key's value may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Check {
+    /// `1`, `on`, `yes`, `true` or `0`, `off`, `no`, `false`, in any case.
+    Boolean,
+    /// Decimal digits with an optional sign, within the two limits.
+    Integer(Option<i64>, Option<i64>),
+    /// A decimal number, perhaps with a fraction and an exponent, within the two limits.
+    Number(Option<f64>, Option<f64>),
+    /// One of these words.
+    Enum(&'static [&'static str]),
+    /// Anything.
+    Text,
+    /// A text that the schema's pattern matches as a whole.
+    Pattern(fn(&str) -> bool),
+    /// A text in a named format; the message says what it is not.
+    Format(fn(&str) -> bool, &'static str),
+    /// A nested property string (`;` cannot occur in one that sits in a list, so these are whole values).
+    Nested(&'static Format),
+}
+
+/// One key of a [`Format`].
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    name: &'static str,
+    check: Check,
+    optional: bool,
+    default: bool,
+    max_length: usize,
+    alias: Option<&'static str>,
+    key_alias: Option<&'static str>,
+}
+
+impl Key {
+    /// A key that has to be there.
+    pub const fn required(name: &'static str, check: Check) -> Self {
+        Self {
+            name,
+            check,
+            optional: false,
+            default: false,
+            max_length: usize::MAX,
+            alias: None,
+            key_alias: None,
+        }
+    }
+
+    /// A key that may be missing.
+    pub const fn optional(name: &'static str, check: Check) -> Self {
+        let mut key = Self::required(name, check);
+        key.optional = true;
+        key
+    }
+
+    /// Another name for the key `alias`.
+    pub const fn alias(name: &'static str, alias: &'static str) -> Self {
+        let mut key = Self::optional(name, Check::Text);
+        key.alias = Some(alias);
+        key
+    }
+
+    /// Makes an alias set the key `key_alias` to the name that was used.
+    #[must_use]
+    pub const fn naming(mut self, key_alias: &'static str) -> Self {
+        self.key_alias = Some(key_alias);
+        self
+    }
+
+    /// Lets the key's value stand without `key=`.
+    #[must_use]
+    pub const fn default_key(mut self) -> Self {
+        self.default = true;
+        self
+    }
+
+    /// Limits the value to so many bytes.
+    #[must_use]
+    pub const fn max_length(mut self, bytes: usize) -> Self {
+        self.max_length = bytes;
+        self
+    }
+}
+
+/// The keys of one kind of property string.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    keys: &'static [Key],
+}
+
+/// A property string that fits its format: its values by key, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties<'a> {
+    values: Vec<(&'a str, &'a str)>,
+}
+
+/// Why Proxmox refuses a property string. `Display` is the first line of Proxmox's own message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// A part with `=` lacks the key before it or the value after it.
+    #[error("missing key in comma-separated list property")]
+    MissingKey {
+        /// The part, as written.
+        part: String,
+    },
+    /// A key is there twice. A key that the format does not know is checked for this first.
+    #[error("duplicate key in comma-separated list property: {key}")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// Two names of the same aliased key are there.
+    #[error("key alias '{key}' is already defined")]
+    DuplicateAlias {
+        /// The key that says which name was used.
+        key: &'static str,
+    },
+    /// A part without `=`, in a format without a default key.
+    #[error("value without key, but schema does not define a default key")]
+    NoDefaultKey {
+        /// The part, as written.
+        part: String,
+    },
+    /// Keys or values that the format does not allow; at least one.
+    #[error("format error")]
+    Schema {
+        /// One per offending key.
+        reasons: Vec<Reason>,
+    },
+}
+
+impl FormatError {
+    /// What is wrong, in one line: the reasons of a format error, the offending part of the others.
+    pub fn detail(&self) -> String {
+        match self {
+            Self::Schema { reasons } => {
+                let lines: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+                lines.join("; ")
+            }
+            Self::MissingKey { part } => format!("{self} ('{part}')"),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What a format holds against one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// The key.
+    pub key: String,
+    /// Proxmox's words.
+    pub text: String,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.text)
+    }
+}
+
+impl Format {
+    /// A format of these keys.
+    pub const fn new(keys: &'static [Key]) -> Self {
+        Self { keys }
+    }
+
+    fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// What Proxmox would refuse the value for. Errors of the list's shape come before those of keys and values.
+    pub fn parse<'a>(&self, text: &'a str) -> Result<Properties<'a>, FormatError> {
+        let mut values: Vec<(&'a str, &'a str)> = Vec::new();
+        let mut bare_seen = false;
+        for part in text.split(',') {
+            if is_blank(part) {
+                continue;
+            }
+            match part.split_once('=') {
+                None => {
+                    let key = self.keys.iter().find(|key| key.default).map(|key| key.name);
+                    let Some(name) = key else {
+                        return Err(FormatError::NoDefaultKey {
+                            part: part.to_owned(),
+                        });
+                    };
+                    // Proxmox asks whether the earlier value is true, not whether there is one: a `0` is replaced.
+                    match values.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, value)) if !bare_seen && *value == "0" => *value = part,
+                        Some(_) => {
+                            return Err(FormatError::DuplicateKey {
+                                key: name.to_owned(),
+                            });
+                        }
+                        None => values.push((name, part)),
+                    }
+                    bare_seen = true;
+                }
+                Some((name, value)) => {
+                    let value = value.strip_suffix('\n').unwrap_or(value);
+                    if name.is_empty() || value.is_empty() || value.contains('\n') {
+                        return Err(FormatError::MissingKey {
+                            part: part.to_owned(),
+                        });
+                    }
+                    self.add(&mut values, name, value)?;
+                }
+            }
+        }
+        let reasons = self.check(&values);
+        if reasons.is_empty() {
+            Ok(Properties { values })
+        } else {
+            Err(FormatError::Schema { reasons })
+        }
+    }
+
+    fn add<'a>(
+        &self,
+        values: &mut Vec<(&'a str, &'a str)>,
+        name: &'a str,
+        value: &'a str,
+    ) -> Result<(), FormatError> {
+        if values.iter().any(|(known, _)| *known == name) {
+            return Err(FormatError::DuplicateKey {
+                key: name.to_owned(),
+            });
+        }
+        let mut target = name;
+        if let Some(key) = self.key(name)
+            && let Some(alias) = key.alias
+        {
+            if let Some(key_alias) = key.key_alias {
+                if values.iter().any(|(known, _)| *known == key_alias) {
+                    return Err(FormatError::DuplicateAlias { key: key_alias });
+                }
+                values.push((key_alias, name));
+            }
+            target = alias;
+        }
+        // An alias silently replaces what the key held before.
+        match values.iter_mut().find(|(known, _)| *known == target) {
+            Some((_, old)) => *old = value,
+            None => values.push((target, value)),
+        }
+        Ok(())
+    }
+
+    fn check(&self, values: &[(&str, &str)]) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        for key in self.keys {
+            let value = values.iter().find(|(name, _)| *name == key.name);
+            let complaint = match value {
+                Some((_, value)) => key.complaint(value),
+                None if key.optional => None,
+                None => Some("property is missing and it is not optional".to_owned()),
+            };
+            if let Some(text) = complaint {
+                reasons.push(Reason {
+                    key: key.name.to_owned(),
+                    text,
+                });
+            }
+        }
+        for (name, _) in values {
+            if self.key(name).is_none() {
+                reasons.push(Reason {
+                    key: (*name).to_owned(),
+                    text: "property is not defined in schema and the schema does not allow additional properties"
+                        .to_owned(),
+                });
+            }
+        }
+        reasons
+    }
+}
+
+impl Key {
+    fn complaint(&self, value: &str) -> Option<String> {
+        if let Some(text) = self.check.complaint(value) {
+            return Some(text);
+        }
+        (value.len() > self.max_length)
+            .then(|| format!("value may only be {} characters long", self.max_length))
+    }
+}
+
+impl Check {
+    /// What Proxmox would hold against this value, if anything.
+    pub fn complaint(&self, value: &str) -> Option<String> {
+        let mismatch = |kind: &str| Some(format!("type check ('{kind}') failed - got '{value}'"));
+        match self {
+            Self::Text => None,
+            Self::Boolean => match parse_boolean(value) {
+                Some(_) => None,
+                None => mismatch("boolean"),
+            },
+            Self::Integer(min, max) => {
+                if !is_integer(value) {
+                    return mismatch("integer");
+                }
+                // Proxmox compares such numbers as floating point; the limits here are far below 2^53.
+                #[allow(clippy::cast_precision_loss)]
+                out_of_range(
+                    value,
+                    min.map(|limit| limit as f64),
+                    max.map(|limit| limit as f64),
+                )
+            }
+            Self::Number(min, max) => {
+                if !is_number(value) {
+                    return mismatch("number");
+                }
+                out_of_range(value, *min, *max)
+            }
+            Self::Enum(words) => (!words.contains(&value)).then(|| {
+                let words = words.join(", ");
+                format!("value '{value}' does not have a value in the enumeration '{words}'")
+            }),
+            Self::Pattern(matches) => {
+                (!matches(value)).then(|| "value does not match the regex pattern".to_owned())
+            }
+            Self::Format(matches, message) => {
+                (!matches(value)).then(|| format!("invalid format - {message}"))
+            }
+            Self::Nested(format) => format
+                .parse(value)
+                .err()
+                .map(|error| format!("invalid format - {}", error.detail())),
+        }
+    }
+}
+
+fn out_of_range(value: &str, min: Option<f64>, max: Option<f64>) -> Option<String> {
+    let number: f64 = value.parse().ok()?;
+    if let Some(max) = max
+        && number > max
+    {
+        return Some(format!("value must have a maximum value of {max}"));
+    }
+    if let Some(min) = min
+        && number < min
+    {
+        return Some(format!("value must have a minimum value of {min}"));
+    }
+    None
+}
+
+impl<'a> Properties<'a> {
+    /// The value of a key, as written.
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        self.values
+            .iter()
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| *value)
+    }
+
+    /// The value of a boolean key.
+    pub fn boolean(&self, key: &str) -> Option<bool> {
+        self.get(key).and_then(parse_boolean)
+    }
+}
+
+/// Reads a boolean as Proxmox does; `None` where it is none.
+pub fn parse_boolean(text: &str) -> Option<bool> {
+    let is = |word: &&str| text.eq_ignore_ascii_case(word);
+    if ["1", "on", "yes", "true"].iter().any(is) {
+        Some(true)
+    } else if ["0", "off", "no", "false"].iter().any(is) {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+/// Whether a byte is white space in Perl's `\s` on bytes.
+pub(super) const fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+/// Whether a text has nothing but white space.
+pub(super) fn is_blank(text: &str) -> bool {
+    text.bytes().all(is_space)
+}
+
+pub(super) fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+pub(super) fn is_number(text: &str) -> bool {
+    let text = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (text, None),
+    };
+    let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let mantissa_fits = match mantissa.split_once('.') {
+        Some((whole, fraction)) => {
+            all_digits(whole) && all_digits(fraction) && whole.len() + fraction.len() > 0
+        }
+        None => !mantissa.is_empty() && all_digits(mantissa),
+    };
+    mantissa_fits && exponent.is_none_or(is_integer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Check, Format, FormatError, Key, is_number, parse_boolean};
+
+    static NET: Format = Format::new(&[
+        Key::required("model", Check::Enum(&["e1000", "virtio"])).default_key(),
+        Key::optional("macaddr", Check::Text).max_length(17),
+        Key::alias("virtio", "macaddr").naming("model"),
+        Key::alias("e1000", "macaddr").naming("model"),
+        Key::optional("queues", Check::Integer(Some(0), Some(64))),
+    ]);
+    static PLAIN: Format = Format::new(&[Key::optional("rate", Check::Number(Some(0.0), None))]);
+
+    #[test]
+    fn an_alias_sets_its_key_and_names_itself() {
+        let values = NET.parse("virtio=AA,queues=4").unwrap();
+        assert_eq!(values.get("macaddr"), Some("AA"));
+        assert_eq!(values.get("model"), Some("virtio"));
+        assert_eq!(values.get("virtio"), None);
+        assert_eq!(
+            NET.parse("virtio=AA,e1000=BB"),
+            Err(FormatError::DuplicateAlias { key: "model" })
+        );
+    }
+
+    #[test]
+    fn the_default_key_stands_alone_once() {
+        assert_eq!(NET.parse("e1000").unwrap().get("model"), Some("e1000"));
+        let twice = FormatError::DuplicateKey {
+            key: "model".to_owned(),
+        };
+        for text in [
+            "e1000,virtio",
+            "model=e1000,virtio",
+            "e1000,model=virtio",
+            "0,0",
+        ] {
+            assert_eq!(NET.parse(text), Err(twice.clone()), "{text}");
+        }
+        let replaced = NET.parse("model=0,virtio").unwrap();
+        assert_eq!(replaced.get("model"), Some("virtio"));
+        assert!(matches!(
+            PLAIN.parse("5"),
+            Err(FormatError::NoDefaultKey { part }) if part == "5"
+        ));
+    }
+
+    #[test]
+    fn shape_is_judged_before_content() {
+        assert!(matches!(
+            NET.parse("nope=1,nope=2"),
+            Err(FormatError::DuplicateKey { key }) if key == "nope"
+        ));
+        assert!(matches!(
+            NET.parse("nope=1,=2"),
+            Err(FormatError::MissingKey { part }) if part == "=2"
+        ));
+        let error = NET.parse("nope=1,queues=65").unwrap_err();
+        assert_eq!(error.to_string(), "format error");
+        assert_eq!(
+            error.detail(),
+            "model: property is missing and it is not optional; queues: value must have a maximum value of 64; \
+             nope: property is not defined in schema and the schema does not allow additional properties"
+        );
+        assert_eq!(
+            NET.parse("e1000,macaddr=012345678901234567")
+                .unwrap_err()
+                .detail(),
+            "macaddr: value may only be 17 characters long"
+        );
+    }
+
+    #[test]
+    fn blank_parts_do_not_count() {
+        assert!(PLAIN.parse(" ,,\t,rate=1.5,").is_ok());
+        assert!(PLAIN.parse("").is_ok());
+        assert!(PLAIN.parse("\u{a0}").is_err());
+    }
+
+    #[test]
+    fn numbers_and_booleans_as_perl_spells_them() {
+        for good in ["1", "+1", "-1.5", "1.", ".5", "1e5", "1.5E-3"] {
+            assert!(is_number(good), "{good}");
+        }
+        for bad in [
+            "", ".", "1e", "e5", "1.2.3", "0x1", " 1", "1 ", "inf", "nan",
+        ] {
+            assert!(!is_number(bad), "{bad}");
+        }
+        assert_eq!(parse_boolean("oN"), Some(true));
+        assert_eq!(parse_boolean("FALSE"), Some(false));
+        assert_eq!(parse_boolean("y"), None);
+    }
+}
