@@ -10,6 +10,7 @@
 //! `vmconf`, `pci`, `rules`, `verdict` and `plan` touches files, environment, clocks or output.
 
 pub mod cli;
+pub mod host;
 pub mod pci;
 pub mod rules;
 pub mod settings;

@@ -1,0 +1,262 @@
+//! PCI functions as `sysfs` shows them.
+//!
+//! A function's directory is opened once; its files and links are then read relative to it, each with as few system
+//! calls as can be. The bridges above are not looked up one by one: the target of a function's link in
+//! `/sys/bus/pci/devices` names them all. Configuration space is pulled by [`crate::pci::config_space::walk`].
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, ResolveFlag};
+use nix::unistd::read;
+
+use super::root::{Access, Cause, HostError, link_target, open_below, present, regular};
+use super::Host;
+use crate::pci::config_space::walk;
+use crate::pci::{Function, Registers, Sbdf, Topology};
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// More than the longest attribute that is read (`reset_method`, a handful of words).
+const ATTRIBUTE_LIMIT: usize = 256;
+/// Configuration space has 256 or 4096 bytes; a larger file is none.
+const CONFIG_LIMIT: u64 = 1 << 20;
+/// A path through more bridges than this does not exist: buses have numbers of 8 bit.
+const MAX_BRIDGES: usize = 255;
+
+/// The opened `/sys/bus/pci/devices`.
+#[derive(Debug, Default)]
+pub(super) struct Devices(OnceCell<Option<OwnedFd>>);
+
+/// How a function makes mediated devices, if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mdev {
+    /// It does not.
+    None,
+    /// Through the kernel's mediated device interface (`mdev_supported_types`).
+    Generic,
+    /// Through the interface of NVIDIA's newer drivers (a directory `nvidia`).
+    Nvidia,
+}
+
+impl Host {
+    /// Names of all PCI functions, sorted as text, which is the order Proxmox uses.
+    pub fn pci_names(&self) -> Result<Vec<String>, HostError> {
+        let mut names = self.root.names(DEVICES)?.unwrap_or_default();
+        names.retain(|name| name.parse::<Sbdf>().is_ok());
+        Ok(names)
+    }
+
+    /// One function, `None` where the host has no such function.
+    ///
+    /// Registers that can't be read are [`Registers::Unreadable`] and no error. An ID that can't be read is all ones,
+    /// which is what the bus says of a device that is not there.
+    pub fn function(&self, addr: Sbdf) -> Result<Option<Function>, HostError> {
+        let above = self.bridges_above(addr)?;
+        self.read_function(addr, above.first().copied())
+    }
+
+    /// Functions, their physical functions, and every bridge above one of them, each read once.
+    ///
+    /// Addresses that the host does not have are missing from the result.
+    pub fn topology(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Result<Topology, HostError> {
+        let mut topology = Topology::default();
+        for addr in addrs {
+            let function = self.add_with_path(&mut topology, addr)?;
+            // A physical function has none itself, so that this ends.
+            if let Some(physfn) = function {
+                self.add_with_path(&mut topology, physfn)?;
+            }
+        }
+        Ok(topology)
+    }
+
+    /// Adds a function and the bridges above it, and tells its physical function.
+    fn add_with_path(
+        &self,
+        topology: &mut Topology,
+        addr: Sbdf,
+    ) -> Result<Option<Sbdf>, HostError> {
+        if let Some(known) = topology.get(addr) {
+            return Ok(known.physfn);
+        }
+        let above = self.bridges_above(addr)?;
+        let Some(function) = self.read_function(addr, above.first().copied())? else {
+            return Ok(None);
+        };
+        let physfn = function.physfn;
+        topology.insert(function);
+        for (at, bridge) in above.iter().enumerate() {
+            if topology.get(*bridge).is_none() {
+                let parent = above.get(at + 1).copied();
+                if let Some(bridge) = self.read_function(*bridge, parent)? {
+                    topology.insert(bridge);
+                }
+            }
+        }
+        Ok(physfn)
+    }
+
+    /// How a function makes mediated devices, by the signs that Proxmox looks for.
+    pub fn mdev(&self, addr: Sbdf) -> Result<Mdev, HostError> {
+        for (name, kind) in [("mdev_supported_types", Mdev::Generic), ("nvidia", Mdev::Nvidia)] {
+            let path = format!("{DEVICES}/{addr}/{name}");
+            if self.root.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY)?.is_some() {
+                return Ok(kind);
+            }
+        }
+        Ok(Mdev::None)
+    }
+
+    /// The bridges above a function, nearest first, as the target of its link names them.
+    ///
+    /// Empty for a function on a root bus, for one that does not exist, and where the tree has a directory in place of
+    /// the link.
+    fn bridges_above(&self, addr: Sbdf) -> Result<Vec<Sbdf>, HostError> {
+        let Some(devices) = self.devices()? else {
+            return Ok(Vec::new());
+        };
+        let name = addr.to_string();
+        let path = || format!("{DEVICES}/{name}");
+        self.root.note(|| Access::Link(path()), |_| ());
+        let target = link_target(devices, &name).map_err(|errno| self.root.error(&path(), errno))?;
+        let mut above: Vec<Sbdf> = Vec::new();
+        // ../../../devices/pci0000:00/0000:00:03.1/0000:0b:00.0
+        for component in target.as_deref().unwrap_or_default().rsplit('/').skip(1) {
+            match component.parse() {
+                // A function is above itself only in a tree that somebody made up.
+                Ok(bridge) if bridge == addr || above.contains(&bridge) => break,
+                Ok(bridge) if above.len() < MAX_BRIDGES => above.push(bridge),
+                _ => break,
+            }
+        }
+        Ok(above)
+    }
+
+    fn devices(&self) -> Result<Option<BorrowedFd<'_>>, HostError> {
+        if self.devices.0.get().is_none() {
+            let opened = self.root.open(DEVICES, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            // Another value can't have come in between: the cell is not shared between threads.
+            let _ = self.devices.0.set(opened);
+        }
+        Ok(self.devices.0.get().and_then(Option::as_ref).map(AsFd::as_fd))
+    }
+
+    fn read_function(
+        &self,
+        addr: Sbdf,
+        parent: Option<Sbdf>,
+    ) -> Result<Option<Function>, HostError> {
+        let path = format!("{DEVICES}/{addr}");
+        let Some(fd) = self.root.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY)? else {
+            return Ok(None);
+        };
+        let directory = Directory {
+            host: self,
+            path,
+            fd,
+        };
+        let subsystem = directory
+            .number("subsystem_vendor")
+            .zip(directory.number("subsystem_device"));
+        Ok(Some(Function {
+            addr,
+            vendor: id(directory.number("vendor")),
+            device: id(directory.number("device")),
+            subsystem: subsystem.map(|(vendor, device)| (id(Some(vendor)), id(Some(device)))),
+            class: directory.number("class").unwrap_or(0xff_ffff),
+            parent,
+            physfn: directory.link("physfn").and_then(|name| name.parse().ok()),
+            iommu_group: directory.link("iommu_group").and_then(|name| name.parse().ok()),
+            driver: directory.link("driver"),
+            reset_methods: directory
+                .text("reset_method")
+                .map(|text| text.split_ascii_whitespace().map(str::to_owned).collect()),
+            registers: directory.registers(),
+        }))
+    }
+}
+
+/// An ID of 16 bit; all ones if unknown.
+fn id(number: Option<u32>) -> u16 {
+    number.and_then(|number| u16::try_from(number).ok()).unwrap_or(0xffff)
+}
+
+/// The opened directory of one function.
+struct Directory<'a> {
+    host: &'a Host,
+    path: String,
+    fd: OwnedFd,
+}
+
+impl Directory<'_> {
+    fn open(&self, name: &str) -> Result<Option<OwnedFd>, Cause> {
+        let flags = OFlag::O_RDONLY;
+        let fd = match open_below(self.fd.as_fd(), name, flags, ResolveFlag::RESOLVE_NO_SYMLINKS) {
+            // Not in sysfs, but in a tree that was made of links: then from the root, so that it stays inside.
+            Err(Errno::ELOOP) => {
+                return self
+                    .host
+                    .root
+                    .open(&format!("{}/{name}", self.path), flags)
+                    .map_err(|error| error.source);
+            }
+            result => present(result)?,
+        };
+        Ok(fd)
+    }
+
+    fn note_file(&self, name: &str) {
+        let access = || Access::File(format!("{}/{name}", self.path));
+        self.host.root.note(access, |tally| tally.files += 1);
+    }
+
+    /// A short attribute. One bounded read and no look at the file's type: from a FIFO or a directory nothing comes.
+    fn text(&self, name: &str) -> Option<String> {
+        let fd = self.open(name).ok()??;
+        self.note_file(name);
+        let mut buffer = [0; ATTRIBUTE_LIMIT];
+        let length = read(&fd, &mut buffer).ok().filter(|length| *length < ATTRIBUTE_LIMIT)?;
+        let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
+        Some(text.trim_ascii().to_owned())
+    }
+
+    /// A number as `sysfs` writes it: `0x1002`.
+    fn number(&self, name: &str) -> Option<u32> {
+        u32::from_str_radix(self.text(name)?.strip_prefix("0x")?, 16).ok()
+    }
+
+    /// The last component of a link's target.
+    fn link(&self, name: &str) -> Option<String> {
+        self.host.root.note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
+        let target = link_target(self.fd.as_fd(), name).ok()??;
+        target.rsplit('/').next().map(str::to_owned)
+    }
+
+    fn registers(&self) -> Registers {
+        let file = match self.open("config") {
+            Ok(Some(fd)) => regular(fd, CONFIG_LIMIT),
+            Ok(None) => Err(Errno::ENOENT.into()),
+            Err(cause) => Err(cause),
+        };
+        let file = match file {
+            Ok((file, _)) => file,
+            Err(cause) => return Registers::Unreadable(format!("{}/config: {cause}", self.path)),
+        };
+        self.note_file("config");
+        walk(|offset, buffer: &mut [u8]| {
+            let length = u16::try_from(buffer.len()).unwrap_or(u16::MAX);
+            let access = || Access::Config {
+                path: format!("{}/config", self.path),
+                offset,
+                length,
+            };
+            self.host
+                .root
+                .note(access, |tally| tally.config_bytes += u32::from(length));
+            file.read_at(buffer, offset.into()).map_err(Cause::from)
+        })
+        .into()
+    }
+}

@@ -1,0 +1,260 @@
+//! Opening files beneath one root, and keeping count of it.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+
+/// What went wrong with one file of the host.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}", path.display())]
+pub struct HostError {
+    /// The file, with the root in front of it.
+    pub path: PathBuf,
+    /// Why.
+    pub source: Cause,
+}
+
+impl HostError {
+    /// Path and cause in one line, for places that show a single string.
+    pub fn in_words(&self) -> String {
+        format!("{}: {}", self.path.display(), self.source)
+    }
+}
+
+/// Why a file of the host could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// The kernel refused.
+    #[error("{}", .0.desc())]
+    Os(#[from] Errno),
+    /// A directory, FIFO, socket or device where a regular file belongs.
+    #[error("not a regular file")]
+    NotRegular,
+    /// Larger than such a file can be.
+    #[error("larger than {0} bytes")]
+    TooLarge(u64),
+    /// Its content is not what this file has to hold.
+    #[error("does not hold {0}")]
+    Content(&'static str),
+}
+
+impl From<std::io::Error> for Cause {
+    fn from(error: std::io::Error) -> Self {
+        Self::Os(Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))
+    }
+}
+
+/// One thing the program looked at. Paths are absolute and do not show the root.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// A regular file was opened.
+    File(String),
+    /// A directory was listed.
+    Listing(String),
+    /// The target of a symbolic link was read.
+    Link(String),
+    /// Bytes `offset..offset + length` of a function's configuration space were asked for.
+    Config {
+        /// The `config` file.
+        path: String,
+        /// Offset in bytes.
+        offset: u16,
+        /// Length in bytes.
+        length: u16,
+    },
+}
+
+/// How much was read: cheap enough to be always on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Regular files opened.
+    pub files: u32,
+    /// Bytes of configuration space that were asked for.
+    pub config_bytes: u32,
+}
+
+/// How often a resolution that raced with a rename is tried again.
+const ATTEMPTS: u32 = 64;
+
+/// A directory below which all paths are resolved, symbolic links included.
+#[derive(Debug)]
+pub(super) struct Root {
+    directory: OwnedFd,
+    shown: PathBuf,
+    tally: Cell<Tally>,
+    accesses: Option<RefCell<Vec<Access>>>,
+}
+
+impl Root {
+    pub(super) fn new(path: &Path) -> Result<Self, HostError> {
+        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);
+        let directory =
+            openat2(nix::fcntl::AT_FDCWD, path, how).map_err(|errno| HostError {
+                path: path.to_owned(),
+                source: errno.into(),
+            })?;
+        Ok(Self {
+            directory,
+            shown: path.to_owned(),
+            tally: Cell::default(),
+            accesses: None,
+        })
+    }
+
+    pub(super) fn record(&mut self) {
+        self.accesses = Some(RefCell::default());
+    }
+
+    pub(super) fn accesses(&self) -> Vec<Access> {
+        self.accesses.as_ref().map(|list| list.borrow().clone()).unwrap_or_default()
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        self.tally.get()
+    }
+
+    pub(super) fn shown(&self) -> &Path {
+        &self.shown
+    }
+
+    pub(super) fn error(&self, path: &str, cause: impl Into<Cause>) -> HostError {
+        HostError {
+            path: self.shown.join(path.trim_start_matches('/')),
+            source: cause.into(),
+        }
+    }
+
+    /// Notes an access; `access` is only built when somebody listens.
+    pub(super) fn note(&self, access: impl FnOnce() -> Access, count: impl FnOnce(&mut Tally)) {
+        let mut tally = self.tally.get();
+        count(&mut tally);
+        self.tally.set(tally);
+        if let Some(list) = &self.accesses {
+            list.borrow_mut().push(access());
+        }
+    }
+
+    /// Opens `path`; `None` where there is nothing of that name.
+    pub(super) fn open(&self, path: &str, flags: OFlag) -> Result<Option<OwnedFd>, HostError> {
+        let fd = open_below(self.directory.as_fd(), path, flags, ResolveFlag::RESOLVE_IN_ROOT);
+        present(fd).map_err(|errno| self.error(path, errno))
+    }
+
+    /// Opens a regular file of at most `limit` bytes, and tells its status.
+    pub(super) fn open_file(
+        &self,
+        path: &str,
+        limit: u64,
+    ) -> Result<Option<(File, FileStat)>, HostError> {
+        let Some(fd) = self.open(path, OFlag::O_RDONLY)? else {
+            return Ok(None);
+        };
+        self.note(|| Access::File(path.to_owned()), |tally| tally.files += 1);
+        regular(fd, limit).map(Some).map_err(|cause| self.error(path, cause))
+    }
+
+    /// All bytes of a regular file of at most `limit` bytes.
+    pub(super) fn read(
+        &self,
+        path: &str,
+        limit: u64,
+    ) -> Result<Option<(Vec<u8>, FileStat)>, HostError> {
+        let Some((file, status)) = self.open_file(path, limit)? else {
+            return Ok(None);
+        };
+        read_all(file, &status, limit)
+            .map(|bytes| Some((bytes, status)))
+            .map_err(|cause| self.error(path, cause))
+    }
+
+    /// Names in a directory, sorted; `None` where there is no such directory.
+    pub(super) fn names(&self, path: &str) -> Result<Option<Vec<String>>, HostError> {
+        let Some(fd) = self.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)? else {
+            return Ok(None);
+        };
+        self.note(|| Access::Listing(path.to_owned()), |_| ());
+        let mut names = Vec::new();
+        let mut directory = Dir::from_fd(fd).map_err(|errno| self.error(path, errno))?;
+        for entry in directory.iter() {
+            let entry = entry.map_err(|errno| self.error(path, errno))?;
+            // A name that is not UTF-8 is none of ours.
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        names.sort_unstable();
+        Ok(Some(names))
+    }
+}
+
+/// Opens `path` below `directory`, never waiting for a peer and never taking a terminal.
+pub(super) fn open_below(
+    directory: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlag,
+    resolve: ResolveFlag,
+) -> nix::Result<OwnedFd> {
+    let mut flags = flags | OFlag::O_CLOEXEC;
+    if !flags.contains(OFlag::O_PATH) {
+        flags |= OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    }
+    let how = OpenHow::new().flags(flags).mode(Mode::empty()).resolve(resolve);
+    for _ in 1..ATTEMPTS {
+        match openat2(directory, path, how) {
+            // openat2(2): a ".." could not be followed safely because something was renamed meanwhile.
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+    openat2(directory, path, how)
+}
+
+/// The target of a symbolic link; `None` where `name` is missing or no link.
+pub(super) fn link_target(directory: BorrowedFd<'_>, name: &str) -> nix::Result<Option<String>> {
+    match readlinkat(directory, name) {
+        Ok(target) => Ok(target.into_string().ok()),
+        Err(Errno::EINVAL) => Ok(None),
+        Err(errno) => present(Err(errno)),
+    }
+}
+
+/// Turns "there is no such thing" into `None`.
+pub(super) fn present<T>(result: nix::Result<T>) -> nix::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Accepts a regular file of at most `limit` bytes.
+pub(super) fn regular(fd: OwnedFd, limit: u64) -> Result<(File, FileStat), Cause> {
+    let status = fstat(&fd)?;
+    if SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
+        return Err(Cause::NotRegular);
+    }
+    if u64::try_from(status.st_size).unwrap_or(0) > limit {
+        return Err(Cause::TooLarge(limit));
+    }
+    Ok((File::from(fd), status))
+}
+
+/// Reads a file to its end; more than `limit` bytes are an error, whatever its status said.
+pub(super) fn read_all(file: File, status: &FileStat, limit: u64) -> Result<Vec<u8>, Cause> {
+    // One more byte than expected, so that the end is seen without growing.
+    let expected = usize::try_from(status.st_size).unwrap_or(0) + 1;
+    let mut bytes = Vec::with_capacity(expected.max(64));
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(Cause::TooLarge(limit));
+    }
+    Ok(bytes)
+}
