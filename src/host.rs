@@ -159,7 +159,9 @@ impl Host {
         };
         let text = String::from_utf8(bytes)
             .map_err(|_| self.root.error(path, Cause::Content("UTF-8 text")))?;
-        Ok(Some(text.lines().next().unwrap_or_default().trim().to_owned()))
+        Ok(Some(
+            text.lines().next().unwrap_or_default().trim().to_owned(),
+        ))
     }
 
     /// The version of the installed QEMU, digits and dots only (`11.0.2`), from dpkg's status file.
@@ -189,7 +191,10 @@ impl Host {
         }
         // A tree may come without the link.
         match self.node() {
-            Ok(node) => self.bytes(&format!("{NODES}/{node}/qemu-server/{vmid}.conf"), PVE_LIMIT),
+            Ok(node) => self.bytes(
+                &format!("{NODES}/{node}/qemu-server/{vmid}.conf"),
+                PVE_LIMIT,
+            ),
             Err(_) => Ok(None),
         }
     }
@@ -239,9 +244,9 @@ impl Host {
         // A PID file may outlive its process, and the number be taken by another one.
         let id = vmid.to_string();
         let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
-        Ok(words.windows(2).any(|pair| {
-            matches!(pair, [option, value] if *option == b"-id" && *value == id.as_bytes())
-        }))
+        Ok(words.windows(2).any(
+            |pair| matches!(pair, [option, value] if *option == b"-id" && *value == id.as_bytes()),
+        ))
     }
 
     /// `/etc/pve/mapping/pci.cfg`: the cluster's PCI resource mappings.
@@ -264,10 +269,13 @@ impl Host {
     /// The file must belong to root and be writable by its owner only. In a tree it may also belong to the user who runs
     /// the program, since trees are made by ordinary users.
     pub fn policy_file(&self, path: &str) -> Result<Option<PolicyFile>, HostError> {
-        Ok(self.root.read(path, PVE_LIMIT)?.map(|(bytes, status)| PolicyFile {
-            bytes,
-            problem: ownership_problem(&status, self.live),
-        }))
+        Ok(self
+            .root
+            .read(path, PVE_LIMIT)?
+            .map(|(bytes, status)| PolicyFile {
+                bytes,
+                problem: ownership_problem(&status, self.live),
+            }))
     }
 
     /// A policy file that the user named, which may lie anywhere and is not resolved below the root.
@@ -324,26 +332,32 @@ fn installed_version(
     length: u64,
     package: &str,
 ) -> std::io::Result<Option<String>> {
-    let key = |line: &[u8]| line.strip_prefix(b"Package: ").map(<[u8]>::trim_ascii_end);
-    // The key borrows from the line, which a closure's signature has to say.
-    fn bind<F: Fn(&[u8]) -> Option<&[u8]>>(function: F) -> F {
-        function
-    }
-    if !seek_record(reader, length, package.as_bytes(), bind(key))? {
+    if !seek_record(reader, length, package.as_bytes(), package_key)? {
         return Ok(None);
     }
     let (mut line, mut present, mut version) = (Vec::new(), false, None);
     while next_line(reader, &mut line)? > 0 && !line.is_empty() {
         if let Some(status) = line.strip_prefix(b"Status: ") {
             // Want, error, state. The states from "unpacked" on have the files in place.
-            present = status.split(|byte| *byte == b' ').nth(2).is_some_and(|state| {
-                !matches!(state, b"not-installed" | b"config-files" | b"half-installed")
-            });
+            present = status
+                .split(|byte| *byte == b' ')
+                .nth(2)
+                .is_some_and(|state| {
+                    !matches!(
+                        state,
+                        b"not-installed" | b"config-files" | b"half-installed"
+                    )
+                });
         } else if let Some(value) = line.strip_prefix(b"Version: ") {
             version = upstream_version(value);
         }
     }
     Ok(version.filter(|_| present))
+}
+
+/// The name of the package whose paragraph a line begins.
+fn package_key(line: &[u8]) -> Option<&[u8]> {
+    line.strip_prefix(b"Package: ").map(<[u8]>::trim_ascii_end)
 }
 
 /// `1:10.0.13+ds-0+deb13u1` is `10.0.13`: no epoch, no Debian revision, no suffix.
@@ -365,17 +379,26 @@ fn names_of_vendor(
     devices: &[u16],
     names: &mut BTreeMap<(u16, u16), String>,
 ) -> std::io::Result<()> {
-    if !seek_record(reader, length, format!("{vendor:04x}").as_bytes(), vendor_key)? {
+    if !seek_record(
+        reader,
+        length,
+        format!("{vendor:04x}").as_bytes(),
+        vendor_key,
+    )? {
         return Ok(());
     }
     let mut line = Vec::new();
     while next_line(reader, &mut line)? > 0 && vendor_key(&line).is_none() {
         // "\tdddd  name"; two tabs begin a subsystem.
-        let Some((id, name)) = line.strip_prefix(b"\t").and_then(|rest| rest.split_at_checked(4))
+        let Some((id, name)) = line
+            .strip_prefix(b"\t")
+            .and_then(|rest| rest.split_at_checked(4))
         else {
             continue;
         };
-        let id = std::str::from_utf8(id).ok().and_then(|id| u16::from_str_radix(id, 16).ok());
+        let id = std::str::from_utf8(id)
+            .ok()
+            .and_then(|id| u16::from_str_radix(id, 16).ok());
         if let Some(id) = id.filter(|id| devices.contains(id)) {
             let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
             names.insert((vendor, id), name);

@@ -9,9 +9,23 @@
 //! `host` is the only reader of the system, `store` the only writer. Everything between works on values: nothing in
 //! `vmconf`, `pci`, `rules`, `verdict` and `plan` touches files, environment, clocks or output.
 
+pub mod chain;
 pub mod cli;
+pub mod commands;
+pub mod confine;
+pub mod examine;
+pub mod hook;
 pub mod host;
+pub mod logging;
 pub mod pci;
+pub mod plan;
+pub mod policy;
+pub mod repair;
+pub mod report;
+pub mod restart;
 pub mod rules;
 pub mod settings;
+pub mod store;
+pub mod task_log;
+pub mod verdict;
 pub mod vmconf;

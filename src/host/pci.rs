@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use nix::unistd::read;
 
-use super::root::{Access, Cause, HostError, link_target, open_below, present, regular};
 use super::Host;
+use super::root::{Access, Cause, HostError, link_target, open_below, present, regular};
 use crate::pci::config_space::walk;
 use crate::pci::{Function, Registers, Sbdf, Topology};
 
@@ -62,14 +62,23 @@ impl Host {
     /// Addresses that the host does not have are missing from the result.
     pub fn topology(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Result<Topology, HostError> {
         let mut topology = Topology::default();
+        self.extend(&mut topology, addrs)?;
+        Ok(topology)
+    }
+
+    /// Adds functions to a topology as [`Self::topology`] reads them; what it holds already is not read again.
+    pub fn extend(
+        &self,
+        topology: &mut Topology,
+        addrs: impl IntoIterator<Item = Sbdf>,
+    ) -> Result<(), HostError> {
         for addr in addrs {
-            let function = self.add_with_path(&mut topology, addr)?;
             // A physical function has none itself, so that this ends.
-            if let Some(physfn) = function {
-                self.add_with_path(&mut topology, physfn)?;
+            if let Some(physfn) = self.add_with_path(topology, addr)? {
+                self.add_with_path(topology, physfn)?;
             }
         }
-        Ok(topology)
+        Ok(())
     }
 
     /// Adds a function and the bridges above it, and tells its physical function.
@@ -100,9 +109,16 @@ impl Host {
 
     /// How a function makes mediated devices, by the signs that Proxmox looks for.
     pub fn mdev(&self, addr: Sbdf) -> Result<Mdev, HostError> {
-        for (name, kind) in [("mdev_supported_types", Mdev::Generic), ("nvidia", Mdev::Nvidia)] {
+        for (name, kind) in [
+            ("mdev_supported_types", Mdev::Generic),
+            ("nvidia", Mdev::Nvidia),
+        ] {
             let path = format!("{DEVICES}/{addr}/{name}");
-            if self.root.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY)?.is_some() {
+            if self
+                .root
+                .open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY)?
+                .is_some()
+            {
                 return Ok(kind);
             }
         }
@@ -120,7 +136,8 @@ impl Host {
         let name = addr.to_string();
         let path = || format!("{DEVICES}/{name}");
         self.root.note(|| Access::Link(path()), |_| ());
-        let target = link_target(devices, &name).map_err(|errno| self.root.error(&path(), errno))?;
+        let target =
+            link_target(devices, &name).map_err(|errno| self.root.error(&path(), errno))?;
         let mut above: Vec<Sbdf> = Vec::new();
         // ../../../devices/pci0000:00/0000:00:03.1/0000:0b:00.0
         for component in target.as_deref().unwrap_or_default().rsplit('/').skip(1) {
@@ -136,11 +153,18 @@ impl Host {
 
     fn devices(&self) -> Result<Option<BorrowedFd<'_>>, HostError> {
         if self.devices.0.get().is_none() {
-            let opened = self.root.open(DEVICES, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            let opened = self
+                .root
+                .open(DEVICES, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
             // Another value can't have come in between: the cell is not shared between threads.
             let _ = self.devices.0.set(opened);
         }
-        Ok(self.devices.0.get().and_then(Option::as_ref).map(AsFd::as_fd))
+        Ok(self
+            .devices
+            .0
+            .get()
+            .and_then(Option::as_ref)
+            .map(AsFd::as_fd))
     }
 
     fn read_function(
@@ -168,7 +192,9 @@ impl Host {
             class: directory.number("class").unwrap_or(0xff_ffff),
             parent,
             physfn: directory.link("physfn").and_then(|name| name.parse().ok()),
-            iommu_group: directory.link("iommu_group").and_then(|name| name.parse().ok()),
+            iommu_group: directory
+                .link("iommu_group")
+                .and_then(|name| name.parse().ok()),
             driver: directory.link("driver"),
             reset_methods: directory
                 .text("reset_method")
@@ -180,7 +206,9 @@ impl Host {
 
 /// An ID of 16 bit; all ones if unknown.
 fn id(number: Option<u32>) -> u16 {
-    number.and_then(|number| u16::try_from(number).ok()).unwrap_or(0xffff)
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .unwrap_or(0xffff)
 }
 
 /// The opened directory of one function.
@@ -193,7 +221,12 @@ struct Directory<'a> {
 impl Directory<'_> {
     fn open(&self, name: &str) -> Result<Option<OwnedFd>, Cause> {
         let flags = OFlag::O_RDONLY;
-        let fd = match open_below(self.fd.as_fd(), name, flags, ResolveFlag::RESOLVE_NO_SYMLINKS) {
+        let fd = match open_below(
+            self.fd.as_fd(),
+            name,
+            flags,
+            ResolveFlag::RESOLVE_NO_SYMLINKS,
+        ) {
             // Not in sysfs, but in a tree that was made of links: then from the root, so that it stays inside.
             Err(Errno::ELOOP) => {
                 return self
@@ -217,7 +250,9 @@ impl Directory<'_> {
         let fd = self.open(name).ok()??;
         self.note_file(name);
         let mut buffer = [0; ATTRIBUTE_LIMIT];
-        let length = read(&fd, &mut buffer).ok().filter(|length| *length < ATTRIBUTE_LIMIT)?;
+        let length = read(&fd, &mut buffer)
+            .ok()
+            .filter(|length| *length < ATTRIBUTE_LIMIT)?;
         let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
         Some(text.trim_ascii().to_owned())
     }
@@ -229,9 +264,15 @@ impl Directory<'_> {
 
     /// The last component of a link's target.
     fn link(&self, name: &str) -> Option<String> {
-        self.host.root.note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
+        self.host
+            .root
+            .note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
         let target = link_target(self.fd.as_fd(), name).ok()??;
-        target.rsplit('/').next().map(str::to_owned)
+        target
+            .rsplit('/')
+            .next()
+            .filter(|last| !last.is_empty())
+            .map(str::to_owned)
     }
 
     fn registers(&self) -> Registers {

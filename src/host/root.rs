@@ -47,7 +47,9 @@ pub enum Cause {
 
 impl From<std::io::Error> for Cause {
     fn from(error: std::io::Error) -> Self {
-        Self::Os(Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))
+        Self::Os(Errno::from_raw(
+            error.raw_os_error().unwrap_or(Errno::EIO as i32),
+        ))
     }
 }
 
@@ -95,11 +97,10 @@ pub(super) struct Root {
 impl Root {
     pub(super) fn new(path: &Path) -> Result<Self, HostError> {
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);
-        let directory =
-            openat2(nix::fcntl::AT_FDCWD, path, how).map_err(|errno| HostError {
-                path: path.to_owned(),
-                source: errno.into(),
-            })?;
+        let directory = openat2(nix::fcntl::AT_FDCWD, path, how).map_err(|errno| HostError {
+            path: path.to_owned(),
+            source: errno.into(),
+        })?;
         Ok(Self {
             directory,
             shown: path.to_owned(),
@@ -113,7 +114,10 @@ impl Root {
     }
 
     pub(super) fn accesses(&self) -> Vec<Access> {
-        self.accesses.as_ref().map(|list| list.borrow().clone()).unwrap_or_default()
+        self.accesses
+            .as_ref()
+            .map(|list| list.borrow().clone())
+            .unwrap_or_default()
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -143,7 +147,12 @@ impl Root {
 
     /// Opens `path`; `None` where there is nothing of that name.
     pub(super) fn open(&self, path: &str, flags: OFlag) -> Result<Option<OwnedFd>, HostError> {
-        let fd = open_below(self.directory.as_fd(), path, flags, ResolveFlag::RESOLVE_IN_ROOT);
+        let fd = open_below(
+            self.directory.as_fd(),
+            path,
+            flags,
+            ResolveFlag::RESOLVE_IN_ROOT,
+        );
         present(fd).map_err(|errno| self.error(path, errno))
     }
 
@@ -157,7 +166,9 @@ impl Root {
             return Ok(None);
         };
         self.note(|| Access::File(path.to_owned()), |tally| tally.files += 1);
-        regular(fd, limit).map(Some).map_err(|cause| self.error(path, cause))
+        regular(fd, limit)
+            .map(Some)
+            .map_err(|cause| self.error(path, cause))
     }
 
     /// All bytes of a regular file of at most `limit` bytes.
@@ -206,7 +217,10 @@ pub(super) fn open_below(
     if !flags.contains(OFlag::O_PATH) {
         flags |= OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     }
-    let how = OpenHow::new().flags(flags).mode(Mode::empty()).resolve(resolve);
+    let how = OpenHow::new()
+        .flags(flags)
+        .mode(Mode::empty())
+        .resolve(resolve);
     for _ in 1..ATTEMPTS {
         match openat2(directory, path, how) {
             // openat2(2): a ".." could not be followed safely because something was renamed meanwhile.

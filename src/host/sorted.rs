@@ -99,7 +99,11 @@ mod tests {
     fn file(keys: impl Iterator<Item = u32>) -> String {
         keys.fold(String::new(), |mut text, number| {
             // Records of very different length, one of them longer than several blocks.
-            let filler = "x".repeat(if number == 500 { 60_000 } else { number as usize % 97 });
+            let filler = "x".repeat(if number == 500 {
+                60_000
+            } else {
+                number as usize % 97
+            });
             write!(text, "Key: {number:05}\nvalue {number}\n {filler}\n\n").unwrap();
             text
         })

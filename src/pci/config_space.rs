@@ -252,6 +252,9 @@ mod tests {
     use crate::pci::Registers;
     use crate::pci::express::{DevCap2, DevCtl2, Express, PortType};
 
+    /// Offset and new bytes.
+    type Change = (usize, &'static [u8]);
+
     /// A header of type 0 with a capability list at 0x40.
     fn header() -> Vec<u8> {
         let mut bytes = vec![0; 256];
@@ -382,7 +385,7 @@ mod tests {
 
     #[test]
     fn broken_lists_are_reported() {
-        let cases: [(&[(usize, &[u8])], &str); 5] = [
+        let cases: [(&[Change], &str); 5] = [
             (
                 &[(0x34, &[0x3c])],
                 "broken capability list: 0x34 points to 0x3c, inside the header",
@@ -405,7 +408,7 @@ mod tests {
             assert_eq!(fault(&with(root_port(), places)), expected);
         }
         // The last place where it does fit.
-        let last: &[(usize, &[u8])] = &[(0x51, &[0xd4]), (0xd4, &[0x10, 0x00, 0x02, 0x00])];
+        let last: &[Change] = &[(0x51, &[0xd4]), (0xd4, &[0x10, 0x00, 0x02, 0x00])];
         assert!(express(&with(root_port(), last)).is_some());
     }
 

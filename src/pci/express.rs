@@ -2,6 +2,8 @@
 //!
 //! Source: PCI Express Base Specification, section 7.5.3; offsets as in Linux' `pci_regs.h`.
 
+use std::fmt;
+
 use super::{Width, Widths};
 
 /// The device/port type, bits 7:4 of the PCI Express Capabilities register.
@@ -44,6 +46,24 @@ impl PortType {
             10 => Self::EventCollector,
             other => Self::Reserved(other),
         }
+    }
+}
+
+impl fmt::Display for PortType {
+    /// The name that the specification gives it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Endpoint => "endpoint",
+            Self::LegacyEndpoint => "legacy endpoint",
+            Self::RootPort => "root port",
+            Self::UpstreamPort => "upstream switch port",
+            Self::DownstreamPort => "downstream switch port",
+            Self::PcieToPciBridge => "PCI Express to PCI bridge",
+            Self::PciToPcieBridge => "PCI to PCI Express bridge",
+            Self::IntegratedEndpoint => "root complex integrated endpoint",
+            Self::EventCollector => "root complex event collector",
+            Self::Reserved(number) => return write!(f, "reserved type {number}"),
+        })
     }
 }
 

@@ -70,6 +70,28 @@ impl Topology {
         std::iter::successors(self.parent(addr), |bridge| self.parent(bridge.addr)).take(64)
     }
 
+    /// The bridges from the topmost down to the upstream neighbour of a function: a root port first, if there is one.
+    ///
+    /// For a VF it is the path of its physical function, which is the one that counts.
+    pub fn path_to(&self, addr: Sbdf) -> Vec<&Function> {
+        let mut path: Vec<_> = self.above(self.physical(addr)).collect();
+        path.reverse();
+        path
+    }
+
+    /// The other functions in the slot of a function, by address.
+    pub fn siblings(&self, addr: Sbdf) -> impl Iterator<Item = &Function> {
+        self.iter()
+            .filter(move |other| other.addr != addr && other.addr.same_slot(addr))
+    }
+
+    /// The physical function behind a VF, the function itself otherwise.
+    pub fn physical(&self, addr: Sbdf) -> Sbdf {
+        self.get(addr)
+            .and_then(|function| function.physfn)
+            .unwrap_or(addr)
+    }
+
     fn parent(&self, addr: Sbdf) -> Option<&Function> {
         self.get(self.get(addr)?.parent?)
     }
@@ -82,5 +104,66 @@ impl FromIterator<Function> for Topology {
             topology.insert(function);
         }
         topology
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Function, Registers, Sbdf, Topology};
+
+    fn at(addr: &str) -> Sbdf {
+        addr.parse().unwrap()
+    }
+
+    fn function(addr: &str, parent: &str, physfn: &str) -> Function {
+        Function {
+            addr: at(addr),
+            vendor: 0x1002,
+            device: 0x744c,
+            subsystem: None,
+            class: 0x03_0000,
+            parent: parent.parse().ok(),
+            physfn: physfn.parse().ok(),
+            iommu_group: None,
+            driver: None,
+            reset_methods: None,
+            registers: Registers::NotExpress,
+        }
+    }
+
+    fn host() -> Topology {
+        [
+            function("0000:00:03.1", "", ""),
+            function("0000:01:00.0", "0000:00:03.1", ""),
+            function("0000:02:01.0", "0000:01:00.0", ""),
+            function("0000:0b:00.0", "0000:02:01.0", ""),
+            function("0000:0b:00.1", "0000:02:01.0", ""),
+            function("0000:0b:10.0", "", "0000:0b:00.0"),
+            function("0001:0b:00.2", "", ""),
+        ]
+        .into_iter()
+        .collect()
+    }
+
+    fn names<'a>(functions: impl IntoIterator<Item = &'a Function>) -> Vec<String> {
+        functions.into_iter().map(|f| f.addr.to_string()).collect()
+    }
+
+    #[test]
+    fn a_path_runs_from_the_top_down() {
+        let host = host();
+        let path = ["0000:00:03.1", "0000:01:00.0", "0000:02:01.0"];
+        assert_eq!(names(host.path_to(at("0000:0b:00.1"))), path);
+        // A virtual function goes the way of its physical function.
+        assert_eq!(names(host.path_to(at("0000:0b:10.0"))), path);
+        assert!(host.path_to(at("0000:00:03.1")).is_empty());
+        assert!(host.path_to(at("0000:ff:00.0")).is_empty());
+    }
+
+    #[test]
+    fn siblings_are_the_rest_of_the_slot() {
+        let host = host();
+        assert_eq!(names(host.siblings(at("0000:0b:00.1"))), ["0000:0b:00.0"]);
+        assert!(names(host.siblings(at("0001:0b:00.2"))).is_empty());
     }
 }

@@ -74,7 +74,10 @@ pub fn shell_word(word: &str) -> String {
 
 /// A command line for copying, each word quoted where it must be.
 pub fn command<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
-    let words: Vec<_> = words.into_iter().map(|word| shell_word(word.as_ref())).collect();
+    let words: Vec<_> = words
+        .into_iter()
+        .map(|word| shell_word(word.as_ref()))
+        .collect();
     words.join(" ")
 }
 
@@ -104,7 +107,10 @@ mod tests {
 
     #[test]
     fn nothing_that_moves_a_cursor_or_forges_a_line_stays() {
-        assert_eq!(text("a\nWARN: b\x1b[2J\u{9b}\u{202e}\\"), r"a\x0aWARN: b\x1b[2J\x9b\u{202e}\\");
+        assert_eq!(
+            text("a\nWARN: b\x1b[2J\u{9b}\u{202e}\\"),
+            r"a\x0aWARN: b\x1b[2J\x9b\u{202e}\\"
+        );
         assert_eq!(text("Größe 128 ☃"), "Größe 128 ☃");
         assert_eq!(short("abcdef\n", 3), "abc…");
         assert_eq!(short("abc", 3), "abc");

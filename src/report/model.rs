@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use crate::pci::Widths;
-use crate::rules::pve::Form;
 use crate::verdict::{Reason, Verdict};
 use crate::vmconf::Vmid;
 
@@ -72,8 +71,8 @@ pub struct Entry {
     pub key: String,
     /// The value as in the configuration.
     pub value: String,
-    /// How the device is named.
-    pub form: Form,
+    /// How the device is named: all-functions, explicit, list, mapping, mdev.
+    pub form: &'static str,
     /// The verdict.
     pub verdict: Verdict,
     /// Why `AtomicOps` are lost.

@@ -57,6 +57,10 @@ impl Palette {
     }
 
     fn paint(self, style: Style, text: &str) -> String {
-        if self.colored { format!("{style}{text}{style:#}") } else { text.to_owned() }
+        if self.colored {
+            format!("{style}{text}{style:#}")
+        } else {
+            text.to_owned()
+        }
     }
 }

@@ -4,7 +4,11 @@
 //! `vfio-pci` reports to QEMU. [`qemu`]: which guest root ports QEMU then lets advertise it.
 
 pub mod guest;
+pub mod guest_bus;
 pub mod linux;
 pub mod pve;
 pub mod qemu;
 pub mod vfio;
+
+#[cfg(test)]
+mod testing;

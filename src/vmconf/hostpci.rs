@@ -31,6 +31,7 @@ static HOSTPCI: Format = Format::new(&[
 
 /// A `hostpciN` value that Proxmox's schema accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // The schema has four boolean options.
 pub struct Hostpci {
     /// `host`: one address or prefix, or several joined by `;`, as written.
     pub host: Option<String>,

@@ -1,11 +1,20 @@
 //! The text files of Proxmox VE: VM configurations, property strings, mappings, storages.
 
+pub mod args;
+pub mod decode;
 pub mod document;
+pub mod edit;
+mod formats;
+pub mod ha;
 pub mod hostpci;
 mod ids;
 pub mod mapping;
 mod patterns;
 pub mod property_string;
+mod schema;
+pub mod storage;
 
+pub use decode::{Config, Section};
+pub use document::Document;
 pub use ids::{HostpciIndex, Phase, Vmid};
 pub use property_string::FormatError;

@@ -15,7 +15,7 @@ use std::fmt;
 /// What a key's value may be.
 #[derive(Clone, Copy, Debug)]
 pub enum Check {
-    /// `1`, `on`, `yes`, `true` or `0`, `off`, `no`, `false`, in any case.
+    /// `1`, `on`, `yes`, `true` or `0`, `off`, `no`, `false`, in any case; without `key=` only `1` or `0`.
     Boolean,
     /// Decimal digits with an optional sign, within the two limits.
     Integer(Option<i64>, Option<i64>),
@@ -29,8 +29,6 @@ pub enum Check {
     Pattern(fn(&str) -> bool),
     /// A text in a named format; the message says what it is not.
     Format(fn(&str) -> bool, &'static str),
-    /// A nested property string (`;` cannot occur in one that sits in a list, so these are whole values).
-    Nested(&'static Format),
 }
 
 /// One key of a [`Format`].
@@ -42,7 +40,8 @@ pub struct Key {
     default: bool,
     max_length: usize,
     alias: Option<&'static str>,
-    key_alias: Option<&'static str>,
+    names: Option<&'static str>,
+    requires: Option<&'static str>,
 }
 
 impl Key {
@@ -55,7 +54,8 @@ impl Key {
             default: false,
             max_length: usize::MAX,
             alias: None,
-            key_alias: None,
+            names: None,
+            requires: None,
         }
     }
 
@@ -73,10 +73,10 @@ impl Key {
         key
     }
 
-    /// Makes an alias set the key `key_alias` to the name that was used.
+    /// Makes an alias set the key `names` to the name that was used.
     #[must_use]
-    pub const fn naming(mut self, key_alias: &'static str) -> Self {
-        self.key_alias = Some(key_alias);
+    pub const fn naming(mut self, names: &'static str) -> Self {
+        self.names = Some(names);
         self
     }
 
@@ -84,6 +84,13 @@ impl Key {
     #[must_use]
     pub const fn default_key(mut self) -> Self {
         self.default = true;
+        self
+    }
+
+    /// Makes the key depend on another one.
+    #[must_use]
+    pub const fn requires(mut self, other: &'static str) -> Self {
+        self.requires = Some(other);
         self
     }
 
@@ -101,7 +108,7 @@ pub struct Format {
     keys: &'static [Key],
 }
 
-/// A property string that fits its format: its values by key, as written.
+/// A property string that fits its format: its values by key, as written, except that booleans are `1` or `0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties<'a> {
     values: Vec<(&'a str, &'a str)>,
@@ -143,12 +150,12 @@ pub enum FormatError {
 }
 
 impl FormatError {
-    /// What is wrong, in one line: the reasons of a format error, the offending part of the others.
+    /// What is wrong, in one line: Proxmox's first line, then the reasons of a format error or the offending part.
     pub fn detail(&self) -> String {
         match self {
             Self::Schema { reasons } => {
                 let lines: Vec<String> = reasons.iter().map(ToString::to_string).collect();
-                lines.join("; ")
+                format!("{self}: {}", lines.join("; "))
             }
             Self::MissingKey { part } => format!("{self} ('{part}')"),
             other => other.to_string(),
@@ -246,14 +253,23 @@ impl Format {
         if let Some(key) = self.key(name)
             && let Some(alias) = key.alias
         {
-            if let Some(key_alias) = key.key_alias {
-                if values.iter().any(|(known, _)| *known == key_alias) {
-                    return Err(FormatError::DuplicateAlias { key: key_alias });
+            if let Some(names) = key.names {
+                if values.iter().any(|(known, _)| *known == names) {
+                    return Err(FormatError::DuplicateAlias { key: names });
                 }
-                values.push((key_alias, name));
+                values.push((names, name));
             }
             target = alias;
         }
+        // Only a value with `key=` is read as a boolean word; a bare one has to be `1` or `0` already.
+        let is_boolean = self
+            .key(target)
+            .is_some_and(|key| matches!(key.check, Check::Boolean));
+        let value = match parse_boolean(value) {
+            Some(true) if is_boolean => "1",
+            Some(false) if is_boolean => "0",
+            _ => value,
+        };
         // An alias silently replaces what the key held before.
         match values.iter_mut().find(|(known, _)| *known == target) {
             Some((_, old)) => *old = value,
@@ -279,6 +295,15 @@ impl Format {
             }
         }
         for (name, _) in values {
+            let required = self.key(name).and_then(|key| key.requires);
+            if let Some(required) = required
+                && !values.iter().any(|(known, _)| *known == required)
+            {
+                reasons.push(Reason {
+                    key: required.to_owned(),
+                    text: format!("missing property - '{name}' requires this property"),
+                });
+            }
             if self.key(name).is_none() {
                 reasons.push(Reason {
                     key: (*name).to_owned(),
@@ -307,10 +332,8 @@ impl Check {
         let mismatch = |kind: &str| Some(format!("type check ('{kind}') failed - got '{value}'"));
         match self {
             Self::Text => None,
-            Self::Boolean => match parse_boolean(value) {
-                Some(_) => None,
-                None => mismatch("boolean"),
-            },
+            Self::Boolean if matches!(value, "0" | "1") => None,
+            Self::Boolean => mismatch("boolean"),
             Self::Integer(min, max) => {
                 if !is_integer(value) {
                     return mismatch("integer");
@@ -339,10 +362,6 @@ impl Check {
             Self::Format(matches, message) => {
                 (!matches(value)).then(|| format!("invalid format - {message}"))
             }
-            Self::Nested(format) => format
-                .parse(value)
-                .err()
-                .map(|error| format!("invalid format - {}", error.detail())),
         }
     }
 }
@@ -373,7 +392,7 @@ impl<'a> Properties<'a> {
 
     /// The value of a boolean key.
     pub fn boolean(&self, key: &str) -> Option<bool> {
-        self.get(key).and_then(parse_boolean)
+        self.get(key).map(|value| value == "1")
     }
 }
 
@@ -481,15 +500,40 @@ mod tests {
         assert_eq!(error.to_string(), "format error");
         assert_eq!(
             error.detail(),
-            "model: property is missing and it is not optional; queues: value must have a maximum value of 64; \
+            "format error: model: property is missing and it is not optional; queues: value must have a maximum value of 64; \
              nope: property is not defined in schema and the schema does not allow additional properties"
         );
         assert_eq!(
             NET.parse("e1000,macaddr=012345678901234567")
                 .unwrap_err()
                 .detail(),
-            "macaddr: value may only be 17 characters long"
+            "format error: macaddr: value may only be 17 characters long"
         );
+    }
+
+    #[test]
+    fn a_key_can_require_another() {
+        static FORMAT: Format = Format::new(&[
+            Key::optional("ip", Check::Text),
+            Key::optional("gw", Check::Text).requires("ip"),
+        ]);
+        assert!(FORMAT.parse("gw=a,ip=b").is_ok());
+        assert_eq!(
+            FORMAT.parse("gw=a").unwrap_err().detail(),
+            "format error: ip: missing property - 'gw' requires this property"
+        );
+    }
+
+    #[test]
+    fn a_bare_boolean_has_to_be_a_digit() {
+        static FORMAT: Format =
+            Format::new(&[Key::required("enabled", Check::Boolean).default_key()]);
+        assert_eq!(FORMAT.parse("1").unwrap().boolean("enabled"), Some(true));
+        assert_eq!(
+            FORMAT.parse("enabled=Off").unwrap().boolean("enabled"),
+            Some(false)
+        );
+        assert!(FORMAT.parse("yes").is_err());
     }
 
     #[test]

@@ -3,3 +3,13 @@
 mod example_policy;
 mod hostpci_schema;
 mod snippet;
+mod hostpci;
+mod hostpci_schema;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod examples;
+mod host;
+mod lspci;
+mod lab;
+mod vmconfig;

@@ -1,0 +1,442 @@
+//! The hookscript: which phase does what. The only place that may refuse a start.
+//!
+//! | phase | without rewriting | in mode `rewrite` |
+//! |---|---|---|
+//! | pre-start | findings; mode `abort` refuses the start | repairs, then as `after_rewrite` says |
+//! | post-start | nothing; with `verify`, a check in the background | as before |
+//! | pre-stop | nothing | nothing |
+//! | post-stop | nothing | repairs, so that the next start needs no second one |
+//!
+//! Afterwards the scripts of `chain` run, in every phase. Own trouble never stops a VM: it is one `WARN:` line, and the
+//! exit status is 0. Work is done in a second thread, so that neither a panic nor a file system that does not answer can
+//! hold a start up for longer than `timeout_s`.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Instant;
+
+use crate::chain::{self, ResolveError};
+use crate::commands::check::name_functions;
+use crate::examine::{Examined, Survey, is_true};
+use crate::host::{Host, HostError};
+use crate::logging;
+use crate::policy::Policies;
+use crate::repair::{self, Context, Repaired, chain_of};
+use crate::report::{escape, text};
+use crate::settings::{AfterRewrite, Mode, Settings};
+use crate::task_log::TaskLog;
+use crate::vmconf::document::Document;
+use crate::vmconf::storage::Storages;
+use crate::vmconf::{Phase, Vmid};
+
+/// Exit status that refuses a start.
+const REFUSED: u8 = 1;
+
+/// One call of the hook.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// `--root`.
+    pub root: Option<PathBuf>,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// The VM.
+    pub vmid: Vmid,
+    /// The phase.
+    pub phase: Phase,
+}
+
+/// What the hook's own work came to.
+#[derive(Debug, Default)]
+struct Outcome {
+    log: TaskLog,
+    status: u8,
+    /// A check in the background was asked for.
+    verify: bool,
+}
+
+/// What the working thread reports.
+enum News {
+    /// The policy is read.
+    Settings(Box<Settings>),
+    /// The work is done.
+    Done(Outcome),
+}
+
+/// Does what Proxmox calls the hook for, and gives the exit status.
+pub fn run(call: &Call) -> u8 {
+    let start = Instant::now();
+    crate::confine::hook();
+    let (settings, outcome) = bounded(call, start);
+    let (verify, status) = (outcome.verify, outcome.status);
+    say(call, &settings, outcome);
+    if status != 0 {
+        return status;
+    }
+    if verify {
+        verify_in_background(call);
+    }
+    chained(call, &settings.chain)
+}
+
+/// Starts a comparison of the running guest with the prediction, which waits for the guest's firmware and reports to
+/// syslog. It has its own process group and none of our descriptors, so that Proxmox does not wait for it.
+fn verify_in_background(call: &Call) {
+    let mut command = Command::new("/proc/self/exe");
+    command.args([
+        "verify",
+        &call.vmid.to_string(),
+        "--wait",
+        "120",
+        "--syslog",
+    ]);
+    if let Some(config) = &call.config {
+        command.arg("--config").arg(config);
+    }
+    if let Some(root) = &call.root {
+        command.arg("--root").arg(root);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    if let Err(error) = command.spawn() {
+        println!("WARN: pve-atomicops: cannot start the check of the running guest: {error}");
+    }
+}
+
+/// Runs the scripts of the chain, and gives the exit status.
+fn chained(call: &Call, scripts: &[String]) -> u8 {
+    if scripts.is_empty() {
+        return 0;
+    }
+    let resolve = |volume: &str| resolve(call, volume);
+    let own = own_scripts(call);
+    let warn = |failure: &chain::Failure| println!("WARN: {}", escape::text(&chain_of(failure)));
+    match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
+        Ok(()) => 0,
+        Err(failure) => {
+            warn(&failure);
+            failure.exit_status()
+        }
+    }
+}
+
+fn host(call: &Call) -> Result<Host, HostError> {
+    match &call.root {
+        Some(root) => Host::at(root),
+        None => Host::live(),
+    }
+}
+
+/// The path of a volume ID, below the root.
+fn resolve(call: &Call, volume: &str) -> Result<PathBuf, ResolveError> {
+    let storages = host(call)?.storage_cfg()?.unwrap_or_default();
+    let path = Storages::parse(&storages).resolve(volume)?;
+    Ok(match &call.root {
+        Some(root) => root.join(path.strip_prefix("/").unwrap_or(&path)),
+        None => path,
+    })
+}
+
+/// The VM's own hookscript, which leads back here.
+fn own_scripts(call: &Call) -> Vec<PathBuf> {
+    let config = host(call)
+        .ok()
+        .and_then(|host| host.vm_config(call.vmid).ok().flatten());
+    let hookscript = config.and_then(|bytes| {
+        let config = Document::parse(&bytes).decode();
+        config.main.get("hookscript").map(str::to_owned)
+    });
+    hookscript
+        .and_then(|volume| resolve(call, &volume).ok())
+        .into_iter()
+        .collect()
+}
+
+/// Prints the outcome into the task log, and sends it to syslog.
+fn say(call: &Call, settings: &Settings, outcome: Outcome) {
+    use std::io::Write as _;
+    if outcome.log.is_empty() {
+        return;
+    }
+    let text = outcome.log.text();
+    // A task log that nobody reads is no reason to stop a VM, nor to go on without syslog.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if settings.syslog {
+        let prefix = format!("VM {} {}: ", call.vmid, call.phase);
+        let lines: Vec<_> = outcome
+            .log
+            .lines()
+            .iter()
+            .map(|line| format!("{prefix}{line}"))
+            .collect();
+        logging::to_syslog(
+            call.root.as_deref(),
+            log::Level::Warn,
+            lines.iter().map(String::as_str),
+        );
+    }
+}
+
+/// The hook's own work, within its time limit.
+fn bounded(call: &Call, start: Instant) -> (Settings, Outcome) {
+    let (sender, receiver) = mpsc::channel();
+    let own = call.clone();
+    // The default hook would print the panic into the task log; what is said about it is said below.
+    std::panic::set_hook(Box::new(|_| {}));
+    let worker = std::thread::Builder::new().spawn(move || work(&own, start, &sender));
+    let mut settings = Settings::default();
+    if let Err(error) = worker {
+        return (
+            settings,
+            trouble(call, &format!("cannot start a thread: {error}")),
+        );
+    }
+    loop {
+        let left = settings.timeout.saturating_sub(start.elapsed());
+        match receiver.recv_timeout(left) {
+            Ok(News::Settings(read)) => settings = *read,
+            Ok(News::Done(outcome)) => return (settings, outcome),
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = settings.timeout.as_secs();
+                let problem = format!("not done within {seconds} s (timeout_s in the policy)");
+                return (settings, trouble(call, &problem));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return (
+                    settings,
+                    trouble(
+                        call,
+                        "internal error; please report it with `pve-atomicops capture`",
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// Own trouble: one line, and the VM goes on.
+fn trouble(call: &Call, problem: &str) -> Outcome {
+    let mut log = TaskLog::default();
+    log.warning(format!(
+        "pve-atomicops: {}; VM {} goes on unchecked",
+        escape::text(problem),
+        call.vmid
+    ));
+    Outcome {
+        log,
+        ..Outcome::default()
+    }
+}
+
+/// Everything that reads and decides.
+fn work(call: &Call, start: Instant, news: &Sender<News>) {
+    let outcome = match host(call) {
+        Ok(host) => {
+            let policies = Policies::read(&host, call.config.as_deref());
+            let settings = policies.of(call.vmid);
+            let _ = news.send(News::Settings(Box::new(settings.clone())));
+            phase(call, start, &host, &policies, &settings)
+        }
+        Err(error) => trouble(call, &error.in_words()),
+    };
+    // The receiver is gone only where the time limit was passed.
+    let _ = news.send(News::Done(outcome));
+}
+
+fn phase(
+    call: &Call,
+    start: Instant,
+    host: &Host,
+    policies: &Policies,
+    settings: &Settings,
+) -> Outcome {
+    let mut outcome = match (call.phase, settings.mode) {
+        (_, Mode::Off) | (Phase::PreStop, _) => Outcome::default(),
+        (Phase::PostStart, _) => {
+            if settings.mode == Mode::Rewrite && settings.after_rewrite == AfterRewrite::Restart {
+                let root = call.root.as_deref().unwrap_or(Path::new("/"));
+                repair::start_went_through(root, call.vmid);
+            }
+            Outcome {
+                verify: settings.verify,
+                ..Outcome::default()
+            }
+        }
+        (Phase::PostStop, Mode::Rewrite) | (Phase::PreStart, _) => examine(call, host, settings)
+            .map_or_else(
+                |problem| trouble(call, &problem),
+                |examined| {
+                    examined
+                        .map(|examined| decide(call, start, host, settings, &examined))
+                        .unwrap_or_default()
+                },
+            ),
+        (Phase::PostStop, _) => Outcome::default(),
+    };
+    if call.phase == Phase::PreStart && !policies.problems.is_empty() && settings.mode != Mode::Off
+    {
+        let mut log = TaskLog::default();
+        for problem in &policies.problems {
+            log.warning(format!(
+                "pve-atomicops: {}; this file is not used",
+                escape::text(problem)
+            ));
+        }
+        log.extend(outcome.log.lines().iter().cloned());
+        outcome.log = log;
+    }
+    outcome
+}
+
+/// Reads and examines the VM; `None` where its configuration is not here.
+fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Examined>, String> {
+    let bytes = match host.vm_config(call.vmid) {
+        Ok(Some(bytes)) => bytes,
+        // It is still on the node that the VM comes from.
+        Ok(None) if incoming_migration() => return Ok(None),
+        Ok(None) => {
+            return Err(format!(
+                "there is no configuration of VM {} on this node",
+                call.vmid
+            ));
+        }
+        Err(error) => return Err(error.in_words()),
+    };
+    let survey = Survey::new(host);
+    let mut examined = survey
+        .examine(call.vmid, &bytes, settings)
+        .map_err(|error| error.in_words())?;
+    if examined.report.reported {
+        name_functions(host, std::slice::from_mut(&mut examined.report));
+    }
+    Ok(Some(examined))
+}
+
+fn incoming_migration() -> bool {
+    std::env::var_os("PVE_MIGRATED_FROM").is_some_and(|from| !from.is_empty())
+}
+
+/// Why this start must neither be refused nor followed by a rewrite.
+fn hands_off(examined: &Examined) -> Option<String> {
+    let main = &examined.config.main;
+    if incoming_migration() {
+        return Some("it is migrated to this node".to_owned());
+    }
+    if let Some(lock) = main.get("lock") {
+        return Some(format!("it is locked ({})", escape::short(lock, 40)));
+    }
+    if main.get("vmstate").is_some() {
+        return Some("it resumes from hibernation".to_owned());
+    }
+    if is_true(main.get("template")) {
+        return Some("it is a template".to_owned());
+    }
+    let running = main
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| key.starts_with("running"));
+    running.map(|key| format!("'{}' is left over from a saved state", escape::text(key)))
+}
+
+/// What follows from a finding.
+fn decide(
+    call: &Call,
+    start: Instant,
+    host: &Host,
+    settings: &Settings,
+    examined: &Examined,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    if !examined.report.reported {
+        return outcome;
+    }
+    let findings = text::findings(&examined.report);
+    let hands_off = hands_off(examined);
+    match (settings.mode, hands_off) {
+        (Mode::Off, _) => {}
+        (Mode::Warn, _) => outcome.log.extend(findings),
+        (Mode::Abort, Some(reason)) => {
+            outcome.log.extend(findings);
+            outcome
+                .log
+                .line(format!("  the start goes on in mode abort: {reason}"));
+        }
+        (Mode::Abort, None) => {
+            outcome.log.extend(findings);
+            outcome.log.line(format!(
+                "start of VM {} refused (mode = \"abort\" in the policy): use the fix above, or allow it with \
+                 mode = \"warn\" under [vm.{}]",
+                call.vmid, call.vmid
+            ));
+            outcome.status = REFUSED;
+        }
+        (Mode::Rewrite, Some(reason)) => not_rewritten(call, &mut outcome, findings, &reason),
+        (Mode::Rewrite, None) => {
+            let context = Context {
+                call,
+                host,
+                settings,
+                deadline: start + settings.timeout,
+            };
+            match repair::rewrite(&context, examined) {
+                Err(reason) => not_rewritten(call, &mut outcome, findings, &reason),
+                Ok(repaired) => after_rewrite(&context, &mut outcome, findings, &repaired),
+            }
+        }
+    }
+    outcome
+}
+
+/// The finding stands, with the reason why it was not repaired.
+fn not_rewritten(call: &Call, outcome: &mut Outcome, findings: Vec<String>, reason: &str) {
+    // After the stop nobody waits for findings; the next pre-start has them.
+    if call.phase == Phase::PreStart {
+        outcome.log.extend(findings);
+    }
+    outcome.log.line(format!(
+        "  VM {} is not rewritten: {}",
+        call.vmid,
+        escape::text(reason)
+    ));
+}
+
+fn after_rewrite(
+    context: &Context,
+    outcome: &mut Outcome,
+    findings: Vec<String>,
+    repaired: &Repaired,
+) {
+    let (call, vmid) = (context.call, context.call.vmid);
+    if call.phase == Phase::PreStart {
+        outcome.log.extend(findings);
+    }
+    outcome.log.extend(repaired.lines());
+    if call.phase != Phase::PreStart {
+        outcome
+            .log
+            .line(format!("VM {vmid}: repaired for its next start"));
+        return;
+    }
+    match context.settings.after_rewrite {
+        AfterRewrite::Continue => {
+            outcome.log.line(format!(
+                "VM {vmid}: repaired; this start still uses the old configuration, the next one uses the new"
+            ));
+        }
+        AfterRewrite::Stop => {
+            outcome.log.line(format!(
+                "VM {vmid}: repaired, and this start stopped because Proxmox has read the old configuration: start it \
+                 again with `qm start {vmid}`"
+            ));
+            outcome.status = REFUSED;
+        }
+        AfterRewrite::Restart => {
+            outcome.log.line(repair::restart(context));
+            outcome.status = REFUSED;
+        }
+    }
+}

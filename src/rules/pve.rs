@@ -1,1 +1,0 @@
-//! Proxmox VE: from `hostpciN` to QEMU's devices.

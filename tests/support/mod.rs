@@ -1,0 +1,8 @@
+//! What several test modules share.
+
+#![allow(dead_code, reason = "each test needs a part of it")]
+
+pub mod example_hosts;
+pub mod host_tree;
+
+pub use host_tree::HostTree;
