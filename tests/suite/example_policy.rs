@@ -9,7 +9,11 @@ const EXAMPLE: &str = include_str!("../../examples/atomicops.toml");
 fn switched_on() -> String {
     EXAMPLE
         .lines()
-        .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+        .map(|line| {
+            line.strip_prefix('#')
+                .filter(|rest| !rest.starts_with(' '))
+                .unwrap_or(line)
+        })
         .map(|line| format!("{line}\n"))
         .collect()
 }
@@ -36,11 +40,20 @@ fn it_shows_the_defaults() {
 fn it_shows_every_key() {
     // The program's own message about an unknown key lists the keys there are.
     let error = Policy::parse("example", "nonsense = 1").expect_err("an unknown key");
-    let (_, keys) = error.problem.split_once("the keys are ").expect("the list of keys");
-    let keys: Vec<_> = keys.split(", ").take_while(|key| !key.starts_with("and ")).collect();
+    let (_, keys) = error
+        .problem
+        .split_once("the keys are ")
+        .expect("the list of keys");
+    let keys: Vec<_> = keys
+        .split(", ")
+        .take_while(|key| !key.starts_with("and "))
+        .collect();
     assert!(keys.len() >= 9, "{keys:?}");
     for key in keys {
-        let shown = EXAMPLE.lines().filter(|line| line.starts_with(&format!("#{key} = "))).count();
+        let shown = EXAMPLE
+            .lines()
+            .filter(|line| line.starts_with(&format!("#{key} = ")))
+            .count();
         assert!(shown >= 1, "{key} is not in the example");
     }
 }

@@ -1,15 +1,14 @@
 //! Integration tests: one crate, one module per topic.
 
-mod example_policy;
-mod hostpci_schema;
-mod snippet;
-mod hostpci;
-mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod example_policy;
 mod examples;
 mod host;
-mod lspci;
+mod hostpci;
+mod hostpci_schema;
 mod lab;
+mod lspci;
+mod snippet;
 mod vmconfig;
