@@ -10,5 +10,6 @@ mod hostpci;
 mod hostpci_schema;
 mod lab;
 mod lspci;
+mod maintainer_scripts;
 mod snippet;
 mod vmconfig;
