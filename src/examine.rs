@@ -117,14 +117,14 @@ impl<'h> Survey<'h> {
     }
 
     /// Reads functions, each once in a run.
-    pub fn read(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Result<(), HostError> {
-        self.host.extend(&mut self.topology.borrow_mut(), addrs)
+    pub fn read(&self, addrs: impl IntoIterator<Item = Sbdf>) {
+        self.host.extend(&mut self.topology.borrow_mut(), addrs);
     }
 
     fn mappings(&self) -> Result<&Mappings, HostError> {
         cached(&self.mappings, || {
             let bytes = self.host.mapping_pci()?.unwrap_or_default();
-            Ok(crate::vmconf::mapping::parse(&bytes).mappings)
+            Ok(crate::vmconf::mapping::parse(&bytes).0)
         })
     }
 
@@ -184,7 +184,7 @@ impl<'h> Survey<'h> {
             .flat_map(|alternative| alternative.functions.iter().map(|function| function.host))
             .chain(bus.functions().iter().map(|function| function.host))
             .collect();
-        self.read(passed)?;
+        self.read(passed);
         let topology = self.topology();
         let chain = Chain {
             survey: self,

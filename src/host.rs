@@ -6,8 +6,8 @@
 //! none of them beyond a limit, and opening never waits.
 //!
 //! A file that does not exist is `None`; everything else that goes wrong is a [`HostError`] that names the file. What the
-//! bytes mean is decided elsewhere. This module writes nothing, starts no program, and keeps nothing from one call to
-//! the next.
+//! bytes mean is decided elsewhere. This module writes nothing, starts no program, and keeps no content from one call
+//! to the next.
 
 mod pci;
 mod root;
@@ -241,12 +241,7 @@ impl Host {
         let Some(command) = self.bytes(&format!("/proc/{pid}/cmdline"), CMDLINE_LIMIT)? else {
             return Ok(false);
         };
-        // A PID file may outlive its process, and the number be taken by another one.
-        let id = vmid.to_string();
-        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
-        Ok(words.windows(2).any(
-            |pair| matches!(pair, [option, value] if *option == b"-id" && *value == id.as_bytes()),
-        ))
+        Ok(is_command_of(vmid, &command))
     }
 
     /// `/etc/pve/mapping/pci.cfg`: the cluster's PCI resource mappings.
@@ -324,6 +319,15 @@ impl Host {
         }
         Ok(names)
     }
+}
+
+/// Whether a command line, words ended by NUL, is that of QEMU for this VM.
+///
+/// A PID file may outlive its process, and the number be taken by another one. Proxmox starts QEMU with `-id VMID`.
+fn is_command_of(vmid: Vmid, command: &[u8]) -> bool {
+    let id = vmid.to_string();
+    let mut words = command.split(|byte| *byte == 0);
+    words.any(|word| word == b"-id") && words.next() == Some(id.as_bytes())
 }
 
 /// Looks one package up in dpkg's status file, and gives its version if its files are on disk.
@@ -421,5 +425,43 @@ fn ownership_problem(status: &FileStat, live: bool) -> Option<OwnershipProblem> 
         Some(OwnershipProblem::Writable(status.st_mode & 0o7777))
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_command_of, upstream_version};
+    use crate::vmconf::Vmid;
+
+    #[test]
+    fn a_process_belongs_to_a_vm_by_its_id_option() {
+        let command = b"/usr/bin/kvm\x00-id\x00101\x00-name\x00guest,debug-threads=on\x00";
+        for (vmid, command, expected) in [
+            (101, &command[..], true),
+            (102, command, false),
+            (101, b"/usr/bin/less\x00101\x00", false),
+            (101, b"/usr/bin/kvm\x00-id", false),
+            (101, b"/usr/bin/kvm\x00-id\x001010\x00", false),
+            (101, b"", false),
+        ] {
+            assert_eq!(is_command_of(Vmid::new(vmid).unwrap(), command), expected);
+        }
+    }
+
+    #[test]
+    fn a_package_version_is_cut_down_to_upstreams() {
+        for (package, expected) in [
+            ("11.0.2-1", Some("11.0.2")),
+            ("1:10.0.13+ds-0+deb13u1", Some("10.0.13")),
+            ("8.0~rc2", Some("8.0")),
+            ("9.", Some("9")),
+            ("", None),
+            ("1:", None),
+            ("unknown", None),
+        ] {
+            let version = upstream_version(package.as_bytes());
+            assert_eq!(version.as_deref(), expected, "{package}");
+        }
+        assert_eq!(upstream_version(b"\xff"), None);
     }
 }

@@ -71,7 +71,7 @@ pub fn rewrite(context: &Context, examined: &Examined) -> Result<Repaired, Strin
         .into_iter()
         .map(|(index, value)| (index, Some(value)))
         .collect();
-    let edit = examined.document.edit(&set);
+    let edit = examined.document.edit(&set).map_err(|error| chain_of(&error))?;
     let node = context.host.node().map_err(|error| error.in_words())?;
     let root = context.call.root.as_deref().unwrap_or(Path::new("/"));
     let doubts = apply(
@@ -196,7 +196,7 @@ pub fn restart(context: &Context) -> String {
         Ok(resources) => resources.unwrap_or_default(),
         Err(error) => return by_hand(&escape::text(&error.in_words())),
     };
-    if crate::vmconf::ha::vms(&resources).contains(&vmid) {
+    if crate::vmconf::ha::managed(&resources).contains(&vmid) {
         return format!("VM {vmid}: repaired, and this start stopped; HA tries again by itself");
     }
     let arranged = Tree::open(Path::new("/"))

@@ -22,6 +22,8 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 const ATTRIBUTE_LIMIT: usize = 256;
 /// Configuration space has 256 or 4096 bytes; a larger file is none.
 const CONFIG_LIMIT: u64 = 1 << 20;
+/// All ones, as the bus says it.
+const UNKNOWN_CLASS: u32 = 0xff_ffff;
 /// A path through more bridges than this does not exist: buses have numbers of 8 bit.
 const MAX_BRIDGES: usize = 255;
 
@@ -59,52 +61,55 @@ impl Host {
 
     /// Functions, their physical functions, and every bridge above one of them, each read once.
     ///
-    /// Addresses that the host does not have are missing from the result.
-    pub fn topology(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Result<Topology, HostError> {
+    /// Addresses that the host does not have are missing from the result. Whatever else goes wrong with one function is
+    /// told by its registers, and does no harm to the others; so is a bridge or physical function that a link names and
+    /// that is not there, since a gap would look like a function without a root port.
+    pub fn topology(&self, addrs: impl IntoIterator<Item = Sbdf>) -> Topology {
         let mut topology = Topology::default();
-        self.extend(&mut topology, addrs)?;
-        Ok(topology)
+        self.extend(&mut topology, addrs);
+        topology
     }
 
     /// Adds functions to a topology as [`Self::topology`] reads them; what it holds already is not read again.
-    pub fn extend(
-        &self,
-        topology: &mut Topology,
-        addrs: impl IntoIterator<Item = Sbdf>,
-    ) -> Result<(), HostError> {
+    pub fn extend(&self, topology: &mut Topology, addrs: impl IntoIterator<Item = Sbdf>) {
         for addr in addrs {
-            // A physical function has none itself, so that this ends.
-            if let Some(physfn) = self.add_with_path(topology, addr)? {
-                self.add_with_path(topology, physfn)?;
+            self.add_with_path(topology, addr);
+            if let Some(physfn) = topology.get(addr).and_then(|function| function.physfn) {
+                // A physical function has none itself, so that this ends.
+                self.add_with_path(topology, physfn);
+                insert_if_new(topology, physfn, || missing(physfn, None));
             }
         }
-        Ok(())
     }
 
-    /// Adds a function and the bridges above it, and tells its physical function.
-    fn add_with_path(
-        &self,
-        topology: &mut Topology,
-        addr: Sbdf,
-    ) -> Result<Option<Sbdf>, HostError> {
-        if let Some(known) = topology.get(addr) {
-            return Ok(known.physfn);
+    /// Adds a function and the bridges above it.
+    fn add_with_path(&self, topology: &mut Topology, addr: Sbdf) {
+        if topology.get(addr).is_some() {
+            return;
         }
-        let above = self.bridges_above(addr)?;
-        let Some(function) = self.read_function(addr, above.first().copied())? else {
-            return Ok(None);
-        };
-        let physfn = function.physfn;
-        topology.insert(function);
-        for (at, bridge) in above.iter().enumerate() {
-            if topology.get(*bridge).is_none() {
-                let parent = above.get(at + 1).copied();
-                if let Some(bridge) = self.read_function(*bridge, parent)? {
-                    topology.insert(bridge);
-                }
+        let above = match self.bridges_above(addr) {
+            Ok(above) => above,
+            Err(error) => {
+                topology.insert(unreadable(addr, None, error.in_words()));
+                return;
             }
+        };
+        let parent = above.first().copied();
+        match self.read_function(addr, parent) {
+            Ok(Some(function)) => topology.insert(function),
+            Ok(None) => return,
+            Err(error) => topology.insert(unreadable(addr, parent, error.in_words())),
         }
-        Ok(physfn)
+        for (at, bridge) in above.iter().enumerate() {
+            let parent = above.get(at + 1).copied();
+            insert_if_new(topology, *bridge, || {
+                match self.read_function(*bridge, parent) {
+                    Ok(Some(function)) => function,
+                    Ok(None) => missing(*bridge, parent),
+                    Err(error) => unreadable(*bridge, parent, error.in_words()),
+                }
+            });
+        }
     }
 
     /// How a function makes mediated devices, by the signs that Proxmox looks for.
@@ -189,7 +194,7 @@ impl Host {
             vendor: id(directory.number("vendor")),
             device: id(directory.number("device")),
             subsystem: subsystem.map(|(vendor, device)| (id(Some(vendor)), id(Some(device)))),
-            class: directory.number("class").unwrap_or(0xff_ffff),
+            class: directory.number("class").unwrap_or(UNKNOWN_CLASS),
             parent,
             physfn: directory.link("physfn").and_then(|name| name.parse().ok()),
             iommu_group: directory
@@ -201,6 +206,33 @@ impl Host {
                 .map(|text| text.split_ascii_whitespace().map(str::to_owned).collect()),
             registers: directory.registers(),
         }))
+    }
+}
+
+fn insert_if_new(topology: &mut Topology, addr: Sbdf, function: impl FnOnce() -> Function) {
+    if topology.get(addr).is_none() {
+        topology.insert(function());
+    }
+}
+
+fn missing(addr: Sbdf, parent: Option<Sbdf>) -> Function {
+    unreadable(addr, parent, format!("{DEVICES}/{addr} is missing"))
+}
+
+/// A function of which nothing is known but its place.
+fn unreadable(addr: Sbdf, parent: Option<Sbdf>, reason: String) -> Function {
+    Function {
+        addr,
+        vendor: id(None),
+        device: id(None),
+        subsystem: None,
+        class: UNKNOWN_CLASS,
+        parent,
+        physfn: None,
+        iommu_group: None,
+        driver: None,
+        reset_methods: None,
+        registers: Registers::Unreadable(reason),
     }
 }
 

@@ -90,6 +90,22 @@ impl fmt::Display for HostpciIndex {
     }
 }
 
+impl serde::Serialize for HostpciIndex {
+    /// As the key.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for HostpciIndex {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        Self::from_key(&key).ok_or_else(|| {
+            serde::de::Error::custom(format_args!("'{key}' is not one of hostpci0 to hostpci15"))
+        })
+    }
+}
+
 /// A phase in which Proxmox calls a hookscript.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {

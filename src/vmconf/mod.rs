@@ -1,4 +1,6 @@
-//! The text files of Proxmox VE: VM configurations, property strings, mappings, storages.
+//! The text files of Proxmox VE: VM configurations, property strings, mappings, storages, HA resources.
+//!
+//! Everything here turns bytes into values, or bytes into other bytes. Nothing touches a file.
 
 pub mod args;
 pub mod decode;
@@ -12,9 +14,11 @@ pub mod mapping;
 mod patterns;
 pub mod property_string;
 mod schema;
+mod section_config;
 pub mod storage;
 
 pub use decode::{Config, Section};
 pub use document::Document;
+pub use edit::{Edit, LineChange};
 pub use ids::{HostpciIndex, Phase, Vmid};
 pub use property_string::FormatError;

@@ -10,6 +10,7 @@
 //!
 //! It does not know what a key means, and it never changes a value.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// What a key's value may be.
@@ -154,7 +155,12 @@ impl FormatError {
     pub fn detail(&self) -> String {
         match self {
             Self::Schema { reasons } => {
-                let lines: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+                const MOST: usize = 8;
+                let shown = reasons.iter().take(MOST).map(ToString::to_string);
+                let mut lines: Vec<String> = shown.collect();
+                if reasons.len() > MOST {
+                    lines.push(format!("and {} more", reasons.len() - MOST));
+                }
                 format!("{self}: {}", lines.join("; "))
             }
             Self::MissingKey { part } => format!("{self} ('{part}')"),
@@ -194,6 +200,7 @@ impl Format {
     /// What Proxmox would refuse the value for. Errors of the list's shape come before those of keys and values.
     pub fn parse<'a>(&self, text: &'a str) -> Result<Properties<'a>, FormatError> {
         let mut values: Vec<(&'a str, &'a str)> = Vec::new();
+        let mut unknown: BTreeSet<&'a str> = BTreeSet::new();
         let mut bare_seen = false;
         for part in text.split(',') {
             if is_blank(part) {
@@ -226,11 +233,23 @@ impl Format {
                             part: part.to_owned(),
                         });
                     }
-                    self.add(&mut values, name, value)?;
+                    // Apart, so that a value of a million made-up keys does not take long.
+                    if self.key(name).is_some() {
+                        self.add(&mut values, name, value)?;
+                    } else if !unknown.insert(name) {
+                        return Err(FormatError::DuplicateKey {
+                            key: name.to_owned(),
+                        });
+                    }
                 }
             }
         }
-        let reasons = self.check(&values);
+        let mut reasons = self.check(&values);
+        reasons.extend(unknown.into_iter().map(|name| Reason {
+            key: name.to_owned(),
+            text: "property is not defined in schema and the schema does not allow additional properties"
+                .to_owned(),
+        }));
         if reasons.is_empty() {
             Ok(Properties { values })
         } else {
@@ -302,13 +321,6 @@ impl Format {
                 reasons.push(Reason {
                     key: required.to_owned(),
                     text: format!("missing property - '{name}' requires this property"),
-                });
-            }
-            if self.key(name).is_none() {
-                reasons.push(Reason {
-                    key: (*name).to_owned(),
-                    text: "property is not defined in schema and the schema does not allow additional properties"
-                        .to_owned(),
                 });
             }
         }

@@ -51,7 +51,8 @@ pub struct HostFunction {
 
 /// The host's PCI functions. Names are cheap to come by, the rest is asked for only where it decides something.
 pub trait HostFunctions {
-    /// The functions in `/sys/bus/pci/devices`, in any order.
+    /// The functions in `/sys/bus/pci/devices`, in any order. Asked for once per address that an entry names, so the
+    /// directory should be read no more than once.
     fn addresses(&self) -> Box<dyn Iterator<Item = Sbdf> + '_>;
 
     /// More about one of them; `None` where it is not there or cannot be read.
