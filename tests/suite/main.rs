@@ -3,21 +3,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod captured;
+mod check;
 mod example_policy;
 mod examples;
+mod hook;
 mod host;
 mod hostpci;
 mod hostpci_schema;
 mod lab;
 mod lspci;
 mod maintainer_scripts;
-mod snippet;
-mod captured;
-mod examples;
-mod host;
-mod lab;
 mod rewrite;
+mod snippet;
 mod vmconfig;
-mod check;
-mod hook;
-mod lspci;
