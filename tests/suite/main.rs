@@ -1,7 +1,5 @@
 //! Integration tests: one crate, one module per topic.
 
-mod hostpci;
-mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -32,3 +30,15 @@ mod child;
 mod concurrency;
 mod locking;
 mod pmxcfs;
+mod example_policy;
+mod examples;
+mod hook;
+mod host;
+mod hostpci;
+mod hostpci_schema;
+mod lab;
+mod lspci;
+mod maintainer_scripts;
+mod rewrite;
+mod snippet;
+mod vmconfig;
