@@ -1,7 +1,5 @@
 //! Integration tests: one crate, one module per topic.
 
-mod hostpci;
-mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -9,8 +7,12 @@ mod attach;
 mod capture;
 mod captured;
 mod check;
+#[path = "../support/crash.rs"]
+mod crash;
 mod examples;
 mod fix;
+#[path = "../support/fuse.rs"]
+mod fuse;
 mod generated;
 mod hook;
 mod host;
@@ -23,12 +25,13 @@ mod terminal;
 mod topology;
 mod undo;
 mod vmconfig;
-#[path = "../support/crash.rs"]
-mod crash;
-#[path = "../support/fuse.rs"]
-mod fuse;
 
 mod child;
 mod concurrency;
 mod locking;
 mod pmxcfs;
+mod example_policy;
+mod hostpci;
+mod hostpci_schema;
+mod maintainer_scripts;
+mod snippet;
