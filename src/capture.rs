@@ -306,9 +306,8 @@ fn functions(host: &Host, survey: &Survey) -> Result<BTreeSet<Sbdf>, CaptureErro
         .map(|function| function.addr)
         .collect();
     wanted.extend(
-        all.iter().filter(|addr| {
-            class(host, **addr).is_some_and(|class| Devices::Gpu.includes(class))
-        }),
+        all.iter()
+            .filter(|addr| class(host, **addr).is_some_and(|class| Devices::Gpu.includes(class))),
     );
     let siblings: Vec<_> = all
         .iter()
