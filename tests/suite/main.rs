@@ -29,6 +29,7 @@ mod vmconfig;
 mod child;
 mod concurrency;
 mod example_policy;
+mod hook_faults;
 mod hostpci;
 mod hostpci_schema;
 mod locking;

@@ -60,7 +60,7 @@ fn the_sequence_of_a_start_that_is_repaired() {
     drop(lock);
 
     let undo = program(tree.path())
-        .args(["undo", "300", "--yes"])
+        .args(["undo", "300"])
         .output()
         .expect("the program runs");
     assert!(
