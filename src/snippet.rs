@@ -153,10 +153,8 @@ fn with_record(record: &str, path: &Path, sum: &str) -> String {
         .lines()
         .filter(|line| record_line(line).is_none_or(|(_, name)| Path::new(name) != path));
     let own = format!("{sum}  {}", path.display());
-    others
-        .chain([own.as_str()])
-        .map(|line| format!("{line}\n"))
-        .collect()
+    let lines: Vec<_> = others.chain([own.as_str(), ""]).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -8,8 +8,12 @@ mod support;
 mod attach;
 mod captured;
 mod check;
+#[path = "../support/crash.rs"]
+mod crash;
 mod examples;
 mod fix;
+#[path = "../support/fuse.rs"]
+mod fuse;
 mod generated;
 mod hook;
 mod host;
@@ -20,10 +24,6 @@ mod rewrite;
 mod terminal;
 mod undo;
 mod vmconfig;
-#[path = "../support/crash.rs"]
-mod crash;
-#[path = "../support/fuse.rs"]
-mod fuse;
 
 mod child;
 mod concurrency;
