@@ -1,11 +1,10 @@
 //! Integration tests: one crate, one module per topic.
 
-mod hostpci;
-mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod attach;
+mod capture;
 mod captured;
 mod check;
 #[path = "../support/crash.rs"]
@@ -19,9 +18,11 @@ mod hook;
 mod host;
 mod lab;
 mod lspci;
+mod lspci_text;
 mod qmp;
 mod rewrite;
 mod terminal;
+mod topology;
 mod undo;
 mod vmconfig;
 
@@ -29,3 +30,8 @@ mod child;
 mod concurrency;
 mod locking;
 mod pmxcfs;
+mod example_policy;
+mod hostpci;
+mod hostpci_schema;
+mod maintainer_scripts;
+mod snippet;
