@@ -89,13 +89,6 @@ fn judge(mount: &Mount, point: &Point, outcome: &Outcome) {
     let expected = if config == NEW { 0 } else { 1 };
     assert_eq!(later.status.code(), Some(expected), "{point}: {later}");
     assert_eq!(mount.content(CONFIG).as_deref(), Some(NEW), "{point}");
-    let undo = run(mount, &{
-        let mut command = program(mount.path());
-        command.args(["undo", "101"]);
-        command
-    });
-    assert!(undo.status.success(), "{point}: {undo}");
-    assert_eq!(mount.content(CONFIG).as_deref(), Some(OLD), "{point}");
 }
 
 fn sweep(actions: &[Action], prepare: impl Fn() -> Mount) {
