@@ -28,10 +28,12 @@ mod vmconfig;
 
 mod child;
 mod concurrency;
-mod locking;
-mod pmxcfs;
 mod example_policy;
+mod hook_faults;
 mod hostpci;
 mod hostpci_schema;
+mod locking;
 mod maintainer_scripts;
+mod pmxcfs;
+mod rewrite_mode;
 mod snippet;
