@@ -56,8 +56,12 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// New values for every entry that can be repaired without a decision by a person.
+    /// New values for every entry that can be repaired without a decision by a person. None for a VM that Proxmox would
+    /// refuse to start: that has to be mended first, and may change what the repair is.
     pub fn edits(&self) -> BTreeMap<HostpciIndex, String> {
+        if self.report.start_error.is_some() {
+            return BTreeMap::new();
+        }
         let repairs = self
             .repairs
             .values()

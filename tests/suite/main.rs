@@ -35,5 +35,6 @@ mod hostpci_schema;
 mod locking;
 mod maintainer_scripts;
 mod pmxcfs;
+mod repairs;
 mod rewrite_mode;
 mod snippet;
