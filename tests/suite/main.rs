@@ -28,10 +28,10 @@ mod vmconfig;
 
 mod child;
 mod concurrency;
-mod locking;
-mod pmxcfs;
 mod example_policy;
 mod hostpci;
 mod hostpci_schema;
+mod locking;
 mod maintainer_scripts;
+mod pmxcfs;
 mod snippet;
