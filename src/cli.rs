@@ -126,6 +126,8 @@ pub enum Command {
     Attach(commands::attach::AttachArguments),
     /// Have Proxmox no longer call the hook for VMs, and give them their hookscript back
     Detach(commands::attach::DetachArguments),
+    /// Compare what a running VM's guest root ports advertise with the prediction
+    Verify(commands::verify::Arguments),
     /// Print a completion script for a shell
     Completions(commands::generated::CompletionArguments),
     /// Print a manual page, to be read with `man -l -`
@@ -176,6 +178,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         Command::Undo(arguments) => commands::undo::run(global, arguments),
         Command::Attach(arguments) => commands::attach::attach(global, arguments),
         Command::Detach(arguments) => commands::attach::detach(global, arguments),
+        Command::Verify(arguments) => commands::verify::run(global, arguments),
         Command::Completions(arguments) => commands::generated::run_completions(arguments),
         Command::Man(arguments) => commands::generated::run_man(arguments),
     }

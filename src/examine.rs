@@ -11,12 +11,13 @@ use crate::pci::{Function, Registers, Sbdf, Topology, Widths};
 use crate::plan::{self, Candidate, Kind, Member, NoRepair, Repair};
 use crate::report::model;
 use crate::rules::guest::{GuestPlace, Upstream};
+use crate::rules::guest_bus::GuestBus;
 use crate::rules::linux::Kernel;
 use crate::rules::pve::{
     self, Alternative, Composition, Entry, Form, HostFunction, HostFunctions, Inputs,
 };
+use crate::rules::qemu;
 use crate::rules::vfio::{HostAnswer, host_answer};
-use crate::rules::{guest_bus, qemu};
 use crate::settings::{Mode, Settings, Strategy, Windows};
 use crate::verdict::{Reason, Verdict, judge};
 use crate::vmconf::args::RawDevices;
@@ -155,15 +156,12 @@ impl<'h> Survey<'h> {
         })
     }
 
-    /// Examines the VM with this configuration.
-    pub fn examine(
+    /// What Proxmox makes of a configuration, and where in the guest that ends up.
+    pub fn compose(
         &self,
         vmid: Vmid,
-        bytes: &[u8],
-        settings: &Settings,
-    ) -> Result<Examined, HostError> {
-        let document = Document::parse(bytes);
-        let config = document.decode();
+        config: &Config,
+    ) -> Result<(Composition, GuestBus), HostError> {
         let main = &config.main;
         let has_mapping = main.hostpci().any(|(_, value)| value.contains("mapping="));
         let none = Mappings::new();
@@ -184,7 +182,40 @@ impl<'h> Survey<'h> {
             return Err(error);
         }
         let raw = main.get("args").map(RawDevices::parse).unwrap_or_default();
-        let bus = guest_bus::GuestBus::new(&composition, &raw);
+        let bus = GuestBus::new(&composition, &raw);
+        Ok((composition, bus))
+    }
+
+    /// Where the functions are in the guest that a QEMU with this command line runs.
+    pub fn running(&self, vmid: Vmid, command: Vec<String>) -> GuestBus {
+        let machine = value_of(&command, &["machine", "M"]);
+        let composition = pve::compose(&Inputs {
+            vmid,
+            conf: &|key| machine.as_deref().filter(|_| key == "machine"),
+            mappings: &Mappings::new(),
+            node: "",
+            host: self,
+        });
+        GuestBus::new(&composition, &RawDevices::from_words(command))
+    }
+
+    /// What the host offers for one function.
+    pub fn answer(&self, addr: Sbdf) -> HostAnswer {
+        self.read([addr]);
+        host_answer(&self.topology(), addr, self.kernel())
+    }
+
+    /// Examines the VM with this configuration.
+    pub fn examine(
+        &self,
+        vmid: Vmid,
+        bytes: &[u8],
+        settings: &Settings,
+    ) -> Result<Examined, HostError> {
+        let document = Document::parse(bytes);
+        let config = document.decode();
+        let main = &config.main;
+        let (composition, bus) = self.compose(vmid, &config)?;
         let passed: BTreeSet<Sbdf> = composition
             .entries
             .iter()
@@ -296,6 +327,14 @@ fn plan_repairs(
         }
     }
     (repairs, none)
+}
+
+/// The value of the last of these options of QEMU.
+fn value_of(command: &[String], names: &[&str]) -> Option<String> {
+    let at = command
+        .iter()
+        .rposition(|word| names.contains(&word.trim_start_matches('-')) && word.starts_with('-'))?;
+    command.get(at + 1).cloned()
 }
 
 /// The value of a cell, filled by `read` at first use.
@@ -444,7 +483,7 @@ struct Chain<'a> {
     topology: &'a Topology,
     settings: &'a Settings,
     composition: &'a Composition,
-    bus: &'a guest_bus::GuestBus,
+    bus: &'a GuestBus,
     template: bool,
 }
 

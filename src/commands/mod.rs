@@ -10,6 +10,7 @@ pub mod generated;
 pub mod mapping;
 pub mod topology;
 pub mod undo;
+pub mod verify;
 
 use std::path::Path;
 

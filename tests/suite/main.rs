@@ -24,6 +24,7 @@ mod rewrite;
 mod terminal;
 mod topology;
 mod undo;
+mod verify;
 mod vmconfig;
 
 mod child;
