@@ -4,6 +4,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::host::{Host, HostError, Mdev};
 use crate::pci::express::PortType;
@@ -35,6 +36,8 @@ pub struct Survey<'h> {
     mappings: OnceCell<Mappings>,
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
+    /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
+    rarer: RefCell<BTreeMap<Sbdf, (Option<(u16, u16)>, Mdev)>>,
     /// The first error of a read that had to answer without one.
     trouble: RefCell<Option<HostError>>,
 }
@@ -82,6 +85,7 @@ impl<'h> Survey<'h> {
             mappings: OnceCell::new(),
             addresses: OnceCell::new(),
             topology: RefCell::new(Topology::default()),
+            rarer: RefCell::new(BTreeMap::new()),
             trouble: RefCell::new(None),
         }
     }
@@ -350,25 +354,40 @@ fn cached<T>(
 }
 
 impl Survey<'_> {
+    /// The host's functions, sorted; listed once in a run.
     fn addresses(&self) -> Result<&[Sbdf], HostError> {
         cached(&self.addresses, || {
             let names = self.host.pci_names()?;
-            Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+            let mut addresses: Vec<_> = names.iter().filter_map(|name| name.parse().ok()).collect();
+            addresses.sort_unstable();
+            Ok(addresses)
         })
         .map(Vec::as_slice)
+    }
+
+    fn rarer(&self, addr: Sbdf) -> Result<(Option<(u16, u16)>, Mdev), HostError> {
+        if let Some(known) = self.rarer.borrow().get(&addr) {
+            return Ok(*known);
+        }
+        let read = (self.host.subsystem(addr)?, self.host.mdev(addr)?);
+        self.rarer.borrow_mut().insert(addr, read);
+        Ok(read)
     }
 }
 
 impl HostFunctions for Survey<'_> {
-    fn addresses(&self) -> Box<dyn Iterator<Item = Sbdf> + '_> {
+    fn addresses(&self, range: RangeInclusive<Sbdf>) -> Vec<Sbdf> {
         // Read before the composition starts, so that an error was seen there.
-        Box::new(self.addresses.get().into_iter().flatten().copied())
+        let addresses = self.addresses.get().map_or(&[][..], Vec::as_slice);
+        let start = addresses.partition_point(|address| address < range.start());
+        let end = addresses.partition_point(|address| address <= range.end());
+        addresses.get(start..end).unwrap_or_default().to_vec()
     }
 
     fn details(&self, address: Sbdf) -> Option<HostFunction> {
         self.read([address]);
-        let mdev = match self.host.mdev(address) {
-            Ok(mdev) => mdev,
+        let (subsystem, mdev) = match self.rarer(address) {
+            Ok(rarer) => rarer,
             Err(error) => {
                 self.trouble.borrow_mut().get_or_insert(error);
                 return None;
@@ -379,7 +398,7 @@ impl HostFunctions for Survey<'_> {
         Some(HostFunction {
             vendor: function.vendor,
             device: function.device,
-            subsystem: function.subsystem,
+            subsystem,
             iommu_group: function.iommu_group,
             mdev: mdev != Mdev::None,
             nvidia: mdev == Mdev::Nvidia,
@@ -834,8 +853,9 @@ impl<'a> Chain<'a> {
             .filter(|function| self.needs(function.addr))
             .min_by_key(|function| !is_gpu(function.class))?;
         let id = format!("{:04x}:{:04x}", gpu.vendor, gpu.device);
-        let subsystem = gpu
-            .subsystem
+        let rarer = self.survey.rarer(gpu.addr).ok();
+        let subsystem = rarer
+            .and_then(|(subsystem, _)| subsystem)
             .map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
         let has_subsystem = entry.subsystem_id.is_some();
         let group = gpu.iommu_group.filter(|_| entry.iommugroup.is_some());
