@@ -44,8 +44,8 @@ pub struct Cli {
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Read and write every system path below this directory; no command of the host is run then
-    #[arg(long, global = true, value_name = "DIR")]
+    /// Read and write every system path below this directory, or read a capture; no command of the host is run then
+    #[arg(long, global = true, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
     /// Read this policy file in place of the cluster's and the node's
     #[arg(long, global = true, value_name = "FILE")]
@@ -114,6 +114,10 @@ pub enum Command {
     Check(commands::check::Arguments),
     /// Show a VM's configuration as Proxmox reads it
     Config(commands::config::Arguments),
+    /// Show the host's PCIe paths with their AtomicOp bits, and who passes what
+    Topology(commands::topology::Arguments),
+    /// Pack the files that this program reads, without names and secrets, for a bug report or a replay with --root
+    Capture(commands::capture::Arguments),
     /// Show the repair of a VM as a diff, then make it
     Fix(commands::fix::Arguments),
     /// Take the last edit of `fix` or the hook back
@@ -166,6 +170,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         })),
         Command::Check(arguments) => commands::check::run(global, arguments),
         Command::Config(arguments) => commands::config::run(global, arguments),
+        Command::Topology(arguments) => commands::topology::run(global, arguments),
+        Command::Capture(arguments) => commands::capture::run(global, arguments),
         Command::Fix(arguments) => commands::fix::run(global, arguments),
         Command::Undo(arguments) => commands::undo::run(global, arguments),
         Command::Attach(arguments) => commands::attach::attach(global, arguments),

@@ -201,7 +201,7 @@ impl<'h> Survey<'h> {
             .iter()
             .map(|entry| chain.entry(entry))
             .collect();
-        let (repairs, no_repair) = self.plan(
+        let (repairs, no_repair) = plan_repairs(
             vmid,
             &config,
             &composition,
@@ -220,68 +220,68 @@ impl<'h> Survey<'h> {
             gpus,
         })
     }
+}
 
-    fn plan(
-        &self,
-        vmid: Vmid,
-        config: &Config,
-        composition: &Composition,
-        judged: &[Judged],
-        topology: &Topology,
-        strategy: Strategy,
-    ) -> (
-        BTreeMap<HostpciIndex, Repair>,
-        BTreeMap<HostpciIndex, NoRepair>,
-    ) {
-        let lost: Vec<_> = judged
+/// The repair of each entry that has one, and why the others have none.
+fn plan_repairs(
+    vmid: Vmid,
+    config: &Config,
+    composition: &Composition,
+    judged: &[Judged],
+    topology: &Topology,
+    strategy: Strategy,
+) -> (
+    BTreeMap<HostpciIndex, Repair>,
+    BTreeMap<HostpciIndex, NoRepair>,
+) {
+    let lost: Vec<_> = judged
+        .iter()
+        .filter(|judged| judged.verdict == Verdict::Lost)
+        .collect();
+    let candidates: Vec<Candidate> = lost
+        .iter()
+        .filter(|judged| judged.entry.form != Form::Mapping)
+        .filter_map(|judged| judged.candidate(topology))
+        .collect();
+    let pending = config.pending.hostpci().map(|(index, _)| index);
+    let dropped = config
+        .warnings
+        .iter()
+        .filter_map(|warning| HostpciIndex::from_key(&warning.dropped.as_ref()?.key));
+    let guest = plan::Guest {
+        vmid,
+        windows: is_windows(config.main.get("ostype")),
+        taken: config
+            .main
+            .hostpci()
+            .map(|(index, _)| index)
+            .chain(pending)
+            .chain(dropped)
+            .collect(),
+        on_port: composition
+            .entries
             .iter()
-            .filter(|judged| judged.verdict == Verdict::Lost)
-            .collect();
-        let candidates: Vec<Candidate> = lost
-            .iter()
-            .filter(|judged| judged.entry.form != Form::Mapping)
-            .filter_map(|judged| judged.candidate(topology))
-            .collect();
-        let pending = config.pending.hostpci().map(|(index, _)| index);
-        let dropped = config
-            .warnings
-            .iter()
-            .filter_map(|warning| HostpciIndex::from_key(&warning.dropped.as_ref()?.key));
-        let guest = plan::Guest {
-            vmid,
-            windows: is_windows(config.main.get("ostype")),
-            taken: config
-                .main
-                .hostpci()
-                .map(|(index, _)| index)
-                .chain(pending)
-                .chain(dropped)
-                .collect(),
-            on_port: composition
-                .entries
-                .iter()
-                .filter(|entry| {
-                    entry
-                        .slot
-                        .as_ref()
-                        .is_some_and(|slot| slot.upstream == Upstream::RootPort)
-                })
-                .map(|entry| entry.index)
-                .collect(),
-        };
-        let mut repairs = BTreeMap::new();
-        let mut none = BTreeMap::new();
-        for (candidate, planned) in candidates
-            .iter()
-            .zip(plan::plan(&guest, &candidates, strategy))
-        {
-            match planned {
-                Ok(repair) => drop(repairs.insert(candidate.index, repair)),
-                Err(why) => drop(none.insert(candidate.index, why)),
-            }
+            .filter(|entry| {
+                entry
+                    .slot
+                    .as_ref()
+                    .is_some_and(|slot| slot.upstream == Upstream::RootPort)
+            })
+            .map(|entry| entry.index)
+            .collect(),
+    };
+    let mut repairs = BTreeMap::new();
+    let mut none = BTreeMap::new();
+    for (candidate, planned) in candidates
+        .iter()
+        .zip(plan::plan(&guest, &candidates, strategy))
+    {
+        match planned {
+            Ok(repair) => drop(repairs.insert(candidate.index, repair)),
+            Err(why) => drop(none.insert(candidate.index, why)),
         }
-        (repairs, none)
     }
+    (repairs, none)
 }
 
 /// The value of a cell, filled by `read` at first use.

@@ -69,12 +69,11 @@ pub fn run(call: &Call) -> u8 {
     let start = Instant::now();
     crate::confine::hook();
     let (settings, outcome) = bounded(call, start);
-    let (verify, status) = (outcome.verify, outcome.status);
-    say(call, &settings, outcome);
-    if status != 0 {
-        return status;
+    say(call, &settings, &outcome);
+    if outcome.status != 0 {
+        return outcome.status;
     }
-    if verify {
+    if outcome.verify {
         verify_in_background(call);
     }
     chained(call, &settings.chain)
@@ -157,7 +156,7 @@ fn own_scripts(call: &Call) -> Vec<PathBuf> {
 }
 
 /// Prints the outcome into the task log, and sends it to syslog.
-fn say(call: &Call, settings: &Settings, outcome: Outcome) {
+fn say(call: &Call, settings: &Settings, outcome: &Outcome) {
     use std::io::Write as _;
     if outcome.log.is_empty() {
         return;

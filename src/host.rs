@@ -1,7 +1,8 @@
 //! The only reader of the system: configuration files, versions, `sysfs`, all beneath one root.
 //!
-//! The root is `/` on a live host ([`Host::live`]) or a directory that holds a copy of what the program reads
-//! ([`Host::at`]): a test's tree, an unpacked capture. Every path is opened with `openat2` and `RESOLVE_IN_ROOT`, so that
+//! The root is `/` on a live host ([`Host::live`]), or a directory or archive that holds a copy of what the program reads
+//! ([`Host::at`]): a test's tree, a capture. A text of `lspci` can stand in for the PCI functions
+//! ([`Host::with_listing`]). Archives are resolved in memory; below a directory, every path is opened with `openat2` and `RESOLVE_IN_ROOT`, so that
 //! a symbolic link, absolute or not, leads to a place below the root and never out of it. Only regular files are read,
 //! none of them beyond a limit, and opening never waits.
 //!
@@ -9,19 +10,24 @@
 //! bytes mean is decided elsewhere. This module writes nothing, starts no program, and keeps no content from one call
 //! to the next.
 
+mod listing;
 mod pci;
 mod root;
 mod sorted;
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::FileStat;
 
+use crate::archive::Tree;
+use crate::pci::lspci::Listing;
 use crate::vmconf::Vmid;
 
+pub use listing::{ListingError, read_listing};
 pub use pci::Mdev;
 pub use root::{Access, Cause, HostError, Tally};
 
@@ -36,6 +42,8 @@ const LINE_LIMIT: u64 = 4096;
 const CMDLINE_LIMIT: u64 = 2 << 20;
 /// `/var/lib/dpkg/status` has about a kilobyte for each installed package.
 const DPKG_LIMIT: u64 = 64 << 20;
+/// A capture has some kilobytes; the limits that count are those of the archive's content.
+const ARCHIVE_LIMIT: u64 = 64 << 20;
 /// `pci.ids` has about 1.5 MB in 2025.
 const PCI_IDS_LIMIT: u64 = 16 << 20;
 
@@ -53,6 +61,8 @@ pub struct Host {
     root: Root,
     live: bool,
     devices: pci::Devices,
+    /// In place of `sysfs`.
+    listing: Option<Listing>,
 }
 
 /// A policy file and whether it can be trusted.
@@ -81,17 +91,41 @@ impl Host {
         Self::new(Path::new("/"), true)
     }
 
-    /// The tree below `directory`. Nothing outside it is read.
-    pub fn at(directory: &Path) -> Result<Self, HostError> {
-        Self::new(directory, false)
+    /// The tree below a directory, or in an archive that `path` is. Nothing outside it is read.
+    pub fn at(path: &Path) -> Result<Self, HostError> {
+        let error = |source: Cause| HostError {
+            path: path.to_owned(),
+            source,
+        };
+        let flags = OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let fd = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty());
+        let fd = fd.map_err(|errno| error(errno.into()))?;
+        match regular(fd, ARCHIVE_LIMIT) {
+            Ok((file, _)) => {
+                let tree = Tree::unpack(file).map_err(|cause| error(cause.into()))?;
+                Ok(Self::below(Root::archive(tree, path), false))
+            }
+            Err(Cause::NotRegular) => Self::new(path, false),
+            Err(cause) => Err(error(cause)),
+        }
+    }
+
+    /// A host of which only this listing is known.
+    pub fn listed(listing: Listing) -> Self {
+        Self::below(Root::archive(Tree::default(), Path::new("/")), false).with_listing(listing)
     }
 
     fn new(directory: &Path, live: bool) -> Result<Self, HostError> {
-        Ok(Self {
-            root: Root::new(directory)?,
+        Ok(Self::below(Root::new(directory)?, live))
+    }
+
+    fn below(root: Root, live: bool) -> Self {
+        Self {
+            root,
             live,
             devices: pci::Devices::default(),
-        })
+            listing: None,
+        }
     }
 
     /// Whether this is the running system, and not a tree.
@@ -99,7 +133,7 @@ impl Host {
         self.live
     }
 
-    /// The directory below which everything is read.
+    /// The directory below which everything is read, or the archive.
     pub fn root(&self) -> &Path {
         self.root.shown()
     }
@@ -122,6 +156,35 @@ impl Host {
     /// The bytes of any regular file of at most `limit` bytes.
     pub fn bytes(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         Ok(self.root.read(path, limit)?.map(|(bytes, _)| bytes))
+    }
+
+    /// Bytes of a regular file from `offset` on, fewer than `length` where it ends before; of a function's configuration
+    /// space for example.
+    pub fn bytes_at(
+        &self,
+        path: &str,
+        offset: u16,
+        length: u16,
+    ) -> Result<Option<Vec<u8>>, HostError> {
+        let Some((file, _)) = self.root.open_file(path, PVE_LIMIT)? else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; usize::from(length)];
+        let got = file.read_at(&mut bytes, offset.into());
+        bytes.truncate(got.map_err(|error| self.root.error(path, error))?);
+        Ok(Some(bytes))
+    }
+
+    /// The target of a symbolic link; `None` where there is no link.
+    pub fn link(&self, path: &str) -> Result<Option<String>, HostError> {
+        let Some((directory, name)) = path.rsplit_once('/') else {
+            return Ok(None);
+        };
+        let Some(directory) = self.root.directory(directory)? else {
+            return Ok(None);
+        };
+        let target = self.root.link_in(&directory, name);
+        target.map_err(|cause| self.root.error(path, cause))
     }
 
     /// This node's name as Proxmox uses it: the host name up to its first dot.
@@ -233,7 +296,7 @@ impl Host {
     pub fn node_of(&self, vmid: Vmid) -> Result<Option<String>, HostError> {
         for node in self.nodes()? {
             let path = format!("{NODES}/{node}/qemu-server/{vmid}.conf");
-            if self.root.open(&path, OFlag::O_PATH)?.is_some() {
+            if self.root.exists(&path)? {
                 return Ok(Some(node));
             }
         }

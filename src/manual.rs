@@ -105,7 +105,10 @@ pub fn program() -> String {
     page.section("SEE ALSO");
     page.text("`pve-atomicops.toml`(5), `qm`(1), `pvesh`(1)");
     page.paragraph("Why QEMU leaves the decision to management tools:");
-    page.paragraph(RATIONALE);
+    page.control("PP");
+    page.control("nf");
+    page.verbatim(RATIONALE);
+    page.control("fi");
     page.render()
 }
 

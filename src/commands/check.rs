@@ -1,11 +1,12 @@
 //! `check`: what each VM gets, what it loses and why, and the fix.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 
-use super::{host, print};
+use super::{host_with, print};
 use crate::cli::{EXIT_ERROR, Format, Global};
 use crate::examine::Survey;
 use crate::host::{Cause, Host, HostError};
@@ -22,6 +23,9 @@ pub struct Arguments {
     /// All VMs of this node, as a table
     #[arg(long, conflicts_with = "vmids")]
     pub all: bool,
+    /// The output of `lspci -D -vvv -xxxx`, run as root, in place of the host's devices; needs --root for the VMs
+    #[arg(long, value_name = "FILE")]
+    pub lspci: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, default_value = "text")]
     pub format: Format,
@@ -29,7 +33,11 @@ pub struct Arguments {
 
 /// Runs the command. Exit status 1 where a VM loses `AtomicOps` that its host could give.
 pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
-    let host = host(global)?;
+    if arguments.lspci.is_some() && global.root.is_none() {
+        // Whose VMs would they be?
+        bail!("--lspci needs --root DIR with the VMs' configurations as DIR/etc/pve/qemu-server/VMID.conf");
+    }
+    let host = host_with(global, arguments.lspci.as_deref())?;
     let policies = policies(&host, global)?;
     let survey = Survey::new(&host);
     let (report, failed) = report(&survey, &policies, &arguments.vmids)?;
@@ -187,10 +195,16 @@ pub fn name_functions(host: &Host, vms: &mut [model::Vm]) {
     };
     let mut wanted = BTreeSet::new();
     functions(vms, &mut |function| wanted.extend(pair(function)));
-    match host.device_names(wanted) {
-        Ok(names) => functions(vms, &mut |function| {
-            function.name = pair(function).and_then(|pair| names.get(&pair).cloned());
-        }),
-        Err(error) => log::debug!("{}", error.in_words()),
-    }
+    let names = host.device_names(wanted).unwrap_or_else(|error| {
+        log::debug!("{}", error.in_words());
+        BTreeMap::new()
+    });
+    functions(vms, &mut |function| {
+        let by_id = pair(function).and_then(|pair| names.get(&pair).cloned());
+        let listed = || {
+            host.listed_name(function.host.parse().ok()?)
+                .map(str::to_owned)
+        };
+        function.name = by_id.or_else(listed);
+    });
 }

@@ -200,20 +200,25 @@ fn one(
     })
 }
 
-/// What there is to say where no entry is lost. That is only known of what could be read.
+/// What there is to say where no entry is lost. That is only known of what could be read, and of what
+/// Proxmox takes.
 fn nothing_lost(global: &Global, vm: &Vm) -> anyhow::Result<u8> {
-    let unknown = vm
+    let unclear = vm
         .entries
         .iter()
-        .find(|entry| entry.verdict == Verdict::Unknown);
-    if let Some(entry) = unknown {
+        .find(|entry| matches!(entry.verdict, Verdict::Unknown | Verdict::Error));
+    if let Some(entry) = unclear {
         let mut page = Page::new(global.style().columns);
         text::block(&mut page, vm, global.palette());
         print(&page.into_text())?;
+        let (key, vmid) = (&entry.key, vm.vmid);
+        if entry.verdict == Verdict::Error {
+            bail!(
+                "{key} of VM {vmid} has to be mended by hand first: Proxmox itself does not take it"
+            );
+        }
         bail!(
-            "{} of VM {} could not be judged, so there is nothing to repair{}",
-            entry.key,
-            vm.vmid,
+            "{key} of VM {vmid} could not be judged, so there is nothing to repair{}",
             super::check::root_advice()
         );
     }

@@ -2,17 +2,35 @@
 
 pub mod ask;
 pub mod attach;
+pub mod capture;
 pub mod check;
 pub mod config;
 pub mod fix;
 pub mod generated;
 pub mod mapping;
+pub mod topology;
 pub mod undo;
+
+use std::path::Path;
 
 use anyhow::Context as _;
 
 use crate::cli::Global;
-use crate::host::Host;
+use crate::host::{Host, read_listing};
+
+/// The host that the global options name, with the PCI functions from a text of `lspci` if there is one.
+///
+/// Without `--root`, nothing but the text is known then: this machine need not be the one that it describes.
+pub fn host_with(global: &Global, lspci: Option<&Path>) -> anyhow::Result<Host> {
+    let Some(path) = lspci else {
+        return host(global);
+    };
+    let listing = read_listing(path).with_context(|| format!("--lspci {}", path.display()))?;
+    Ok(match &global.root {
+        Some(_) => host(global)?.with_listing(listing),
+        None => Host::listed(listing),
+    })
+}
 
 /// The host that the global options name.
 pub fn host(global: &Global) -> anyhow::Result<Host> {

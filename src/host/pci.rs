@@ -5,15 +5,14 @@
 //! `/sys/bus/pci/devices` names them all. Configuration space is pulled by [`crate::pci::config_space::walk`].
 
 use std::cell::OnceCell;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, ResolveFlag};
 use nix::unistd::read;
 
 use super::Host;
-use super::root::{Access, Cause, HostError, link_target, open_below, present, regular};
+use super::root::{self, Access, Cause, HostError, regular};
 use crate::pci::config_space::walk;
 use crate::pci::{Function, Registers, Sbdf, Topology};
 
@@ -29,7 +28,7 @@ const MAX_BRIDGES: usize = 255;
 
 /// The opened `/sys/bus/pci/devices`.
 #[derive(Debug, Default)]
-pub(super) struct Devices(OnceCell<Option<OwnedFd>>);
+pub(super) struct Devices(OnceCell<Option<root::Directory>>);
 
 /// How a function makes mediated devices, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +44,15 @@ pub enum Mdev {
 impl Host {
     /// Names of all PCI functions, sorted as text, which is the order Proxmox uses.
     pub fn pci_names(&self) -> Result<Vec<String>, HostError> {
+        if let Some(listing) = &self.listing {
+            let mut names: Vec<_> = listing
+                .topology
+                .iter()
+                .map(|function| function.addr.to_string())
+                .collect();
+            names.sort_unstable();
+            return Ok(names);
+        }
         let mut names = self.root.names(DEVICES)?.unwrap_or_default();
         names.retain(|name| name.parse::<Sbdf>().is_ok());
         Ok(names)
@@ -119,11 +127,7 @@ impl Host {
             ("nvidia", Mdev::Nvidia),
         ] {
             let path = format!("{DEVICES}/{addr}/{name}");
-            if self
-                .root
-                .open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY)?
-                .is_some()
-            {
+            if self.listing.is_none() && self.root.directory(&path)?.is_some() {
                 return Ok(kind);
             }
         }
@@ -135,14 +139,21 @@ impl Host {
     /// Empty for a function on a root bus, for one that does not exist, and where the tree has a directory in place of
     /// the link.
     fn bridges_above(&self, addr: Sbdf) -> Result<Vec<Sbdf>, HostError> {
+        if let Some(listing) = &self.listing {
+            return Ok(listing
+                .topology
+                .above(addr)
+                .map(|bridge| bridge.addr)
+                .collect());
+        }
         let Some(devices) = self.devices()? else {
             return Ok(Vec::new());
         };
         let name = addr.to_string();
         let path = || format!("{DEVICES}/{name}");
         self.root.note(|| Access::Link(path()), |_| ());
-        let target =
-            link_target(devices, &name).map_err(|errno| self.root.error(&path(), errno))?;
+        let target = self.root.link_in(devices, &name);
+        let target = target.map_err(|cause| self.root.error(&path(), cause))?;
         let mut above: Vec<Sbdf> = Vec::new();
         // ../../../devices/pci0000:00/0000:00:03.1/0000:0b:00.0
         for component in target.as_deref().unwrap_or_default().rsplit('/').skip(1) {
@@ -156,20 +167,13 @@ impl Host {
         Ok(above)
     }
 
-    fn devices(&self) -> Result<Option<BorrowedFd<'_>>, HostError> {
+    fn devices(&self) -> Result<Option<&root::Directory>, HostError> {
         if self.devices.0.get().is_none() {
-            let opened = self
-                .root
-                .open(DEVICES, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            let opened = self.root.directory(DEVICES)?;
             // Another value can't have come in between: the cell is not shared between threads.
             let _ = self.devices.0.set(opened);
         }
-        Ok(self
-            .devices
-            .0
-            .get()
-            .and_then(Option::as_ref)
-            .map(AsFd::as_fd))
+        Ok(self.devices.0.get().and_then(Option::as_ref))
     }
 
     fn read_function(
@@ -177,14 +181,17 @@ impl Host {
         addr: Sbdf,
         parent: Option<Sbdf>,
     ) -> Result<Option<Function>, HostError> {
+        if let Some(listing) = &self.listing {
+            return Ok(listing.topology.get(addr).cloned());
+        }
         let path = format!("{DEVICES}/{addr}");
-        let Some(fd) = self.root.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY)? else {
+        let Some(directory) = self.root.directory(&path)? else {
             return Ok(None);
         };
         let directory = Directory {
             host: self,
             path,
-            fd,
+            directory,
         };
         let subsystem = directory
             .number("subsystem_vendor")
@@ -247,29 +254,12 @@ fn id(number: Option<u32>) -> u16 {
 struct Directory<'a> {
     host: &'a Host,
     path: String,
-    fd: OwnedFd,
+    directory: root::Directory,
 }
 
 impl Directory<'_> {
     fn open(&self, name: &str) -> Result<Option<OwnedFd>, Cause> {
-        let flags = OFlag::O_RDONLY;
-        let fd = match open_below(
-            self.fd.as_fd(),
-            name,
-            flags,
-            ResolveFlag::RESOLVE_NO_SYMLINKS,
-        ) {
-            // Not in sysfs, but in a tree that was made of links: then from the root, so that it stays inside.
-            Err(Errno::ELOOP) => {
-                return self
-                    .host
-                    .root
-                    .open(&format!("{}/{name}", self.path), flags)
-                    .map_err(|error| error.source);
-            }
-            result => present(result)?,
-        };
-        Ok(fd)
+        self.host.root.open_in(&self.directory, &self.path, name)
     }
 
     fn note_file(&self, name: &str) {
@@ -299,7 +289,7 @@ impl Directory<'_> {
         self.host
             .root
             .note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
-        let target = link_target(self.fd.as_fd(), name).ok()??;
+        let target = self.host.root.link_in(&self.directory, name).ok()??;
         target
             .rsplit('/')
             .next()

@@ -2,14 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
+
+use crate::archive::{ArchiveError, Node, TooManyLinks, Tree};
 
 /// What went wrong with one file of the host.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +43,26 @@ pub enum Cause {
     /// Larger than such a file can be.
     #[error("larger than {0} bytes")]
     TooLarge(u64),
+    /// An archive that can't be used.
+    #[error("{}", with_sources(.0))]
+    Archive(#[from] ArchiveError),
     /// Its content is not what this file has to hold.
     #[error("does not hold {0}")]
     Content(&'static str),
+}
+
+/// An error and what is behind it, in one line: a cause is shown where a single string is.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| {
+        format!("{text}: {source}")
+    })
+}
+
+impl From<TooManyLinks> for Cause {
+    fn from(_: TooManyLinks) -> Self {
+        Self::Os(Errno::ELOOP)
+    }
 }
 
 impl From<std::io::Error> for Cause {
@@ -85,10 +105,28 @@ pub struct Tally {
 /// How often a resolution that raced with a rename is tried again.
 const ATTEMPTS: u32 = 64;
 
-/// A directory below which all paths are resolved, symbolic links included.
+/// Where files come from.
+#[derive(Debug)]
+enum Source {
+    /// The kernel, below this directory.
+    Directory(OwnedFd),
+    /// An archive in memory.
+    Archive(Tree),
+}
+
+/// An opened directory.
+#[derive(Debug)]
+pub(super) enum Directory {
+    /// Of the kernel.
+    Opened(OwnedFd),
+    /// Of an archive: its path.
+    Archived(String),
+}
+
+/// A place below which all paths are resolved, symbolic links included: a directory, or an archive in memory.
 #[derive(Debug)]
 pub(super) struct Root {
-    directory: OwnedFd,
+    source: Source,
     shown: PathBuf,
     tally: Cell<Tally>,
     accesses: Option<RefCell<Vec<Access>>>,
@@ -101,12 +139,21 @@ impl Root {
             path: path.to_owned(),
             source: errno.into(),
         })?;
-        Ok(Self {
-            directory,
-            shown: path.to_owned(),
+        Ok(Self::from_source(Source::Directory(directory), path))
+    }
+
+    /// The files of an archive; `shown` stands for it in errors.
+    pub(super) fn archive(tree: Tree, shown: &Path) -> Self {
+        Self::from_source(Source::Archive(tree), shown)
+    }
+
+    fn from_source(source: Source, shown: &Path) -> Self {
+        Self {
+            source,
+            shown: shown.to_owned(),
             tally: Cell::default(),
             accesses: None,
-        })
+        }
     }
 
     pub(super) fn record(&mut self) {
@@ -145,15 +192,96 @@ impl Root {
         }
     }
 
-    /// Opens `path`; `None` where there is nothing of that name.
-    pub(super) fn open(&self, path: &str, flags: OFlag) -> Result<Option<OwnedFd>, HostError> {
-        let fd = open_below(
-            self.directory.as_fd(),
+    /// Opens something to read from it; `None` where there is nothing of that name.
+    ///
+    /// A file of an archive becomes one in memory, owned by the user who runs the program.
+    fn open(&self, path: &str) -> Result<Option<OwnedFd>, Cause> {
+        let directory = match &self.source {
+            Source::Directory(directory) => directory,
+            Source::Archive(tree) => {
+                return match tree.get(path)? {
+                    Some(Node::File(bytes)) => in_memory(bytes).map(Some),
+                    Some(_) => Err(Cause::NotRegular),
+                    None => Ok(None),
+                };
+            }
+        };
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT;
+        Ok(present(open_below(
+            directory.as_fd(),
             path,
-            flags,
-            ResolveFlag::RESOLVE_IN_ROOT,
-        );
-        present(fd).map_err(|errno| self.error(path, errno))
+            OFlag::O_RDONLY,
+            resolve,
+        ))?)
+    }
+
+    /// Whether there is something at `path`.
+    pub(super) fn exists(&self, path: &str) -> Result<bool, HostError> {
+        let found = match &self.source {
+            Source::Directory(directory) => {
+                let resolve = ResolveFlag::RESOLVE_IN_ROOT;
+                let fd = open_below(directory.as_fd(), path, OFlag::O_PATH, resolve);
+                present(fd).map(|fd| fd.is_some()).map_err(Cause::from)
+            }
+            Source::Archive(tree) => tree
+                .get(path)
+                .map(|node| node.is_some())
+                .map_err(Cause::from),
+        };
+        found.map_err(|cause| self.error(path, cause))
+    }
+
+    /// Opens a directory for [`Self::open_in`] and [`Self::link_in`]; `None` where there is no directory of that name.
+    pub(super) fn directory(&self, path: &str) -> Result<Option<Directory>, HostError> {
+        let opened = match &self.source {
+            Source::Directory(directory) => {
+                let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+                let fd = open_below(directory.as_fd(), path, flags, ResolveFlag::RESOLVE_IN_ROOT);
+                present(fd)
+                    .map(|fd| fd.map(Directory::Opened))
+                    .map_err(Cause::from)
+            }
+            Source::Archive(tree) => tree
+                .get(path)
+                .map(|node| {
+                    (node == Some(&Node::Directory)).then(|| Directory::Archived(path.to_owned()))
+                })
+                .map_err(Cause::from),
+        };
+        opened.map_err(|cause| self.error(path, cause))
+    }
+
+    /// Opens a file in a directory that was opened by `path`.
+    pub(super) fn open_in(
+        &self,
+        directory: &Directory,
+        path: &str,
+        name: &str,
+    ) -> Result<Option<OwnedFd>, Cause> {
+        let Directory::Opened(fd) = directory else {
+            return self.open(&format!("{path}/{name}"));
+        };
+        let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS;
+        match open_below(fd.as_fd(), name, OFlag::O_RDONLY, resolve) {
+            // Not in sysfs, but in a tree that was made of links: then from the root, so that it stays inside.
+            Err(Errno::ELOOP) => self.open(&format!("{path}/{name}")),
+            result => Ok(present(result)?),
+        }
+    }
+
+    /// The target of a symbolic link in a directory; `None` where `name` is missing or no link.
+    pub(super) fn link_in(
+        &self,
+        directory: &Directory,
+        name: &str,
+    ) -> Result<Option<String>, Cause> {
+        match (&self.source, directory) {
+            (_, Directory::Opened(fd)) => Ok(link_target(fd.as_fd(), name)?),
+            (Source::Archive(tree), Directory::Archived(path)) => {
+                Ok(tree.link(&format!("{path}/{name}"))?.map(str::to_owned))
+            }
+            (Source::Directory(_), Directory::Archived(_)) => Ok(None),
+        }
     }
 
     /// Opens a regular file of at most `limit` bytes, and tells its status.
@@ -162,7 +290,7 @@ impl Root {
         path: &str,
         limit: u64,
     ) -> Result<Option<(File, FileStat)>, HostError> {
-        let Some(fd) = self.open(path, OFlag::O_RDONLY)? else {
+        let Some(fd) = self.open(path).map_err(|cause| self.error(path, cause))? else {
             return Ok(None);
         };
         self.note(|| Access::File(path.to_owned()), |tally| tally.files += 1);
@@ -187,10 +315,23 @@ impl Root {
 
     /// Names in a directory, sorted; `None` where there is no such directory.
     pub(super) fn names(&self, path: &str) -> Result<Option<Vec<String>>, HostError> {
-        let Some(fd) = self.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)? else {
+        let listing = || Access::Listing(path.to_owned());
+        let directory = match &self.source {
+            Source::Directory(directory) => directory.as_fd(),
+            Source::Archive(tree) => {
+                let names = tree.names(path).map_err(|links| self.error(path, links))?;
+                if names.is_some() {
+                    self.note(listing, |_| ());
+                }
+                return Ok(names);
+            }
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let fd = open_below(directory, path, flags, ResolveFlag::RESOLVE_IN_ROOT);
+        let Some(fd) = present(fd).map_err(|errno| self.error(path, errno))? else {
             return Ok(None);
         };
-        self.note(|| Access::Listing(path.to_owned()), |_| ());
+        self.note(listing, |_| ());
         let mut names = Vec::new();
         let mut directory = Dir::from_fd(fd).map_err(|errno| self.error(path, errno))?;
         for entry in directory.iter() {
@@ -206,8 +347,19 @@ impl Root {
     }
 }
 
+/// A file in memory, to be read like any other.
+fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Cause> {
+    let fd = memfd_create(c"archive", MFdFlags::MFD_CLOEXEC)?;
+    // Else everybody could write to it, as far as its mode tells.
+    fchmod(&fd, Mode::from_bits_truncate(0o644))?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
 /// Opens `path` below `directory`, never waiting for a peer and never taking a terminal.
-pub(super) fn open_below(
+fn open_below(
     directory: BorrowedFd<'_>,
     path: &str,
     flags: OFlag,
@@ -232,7 +384,7 @@ pub(super) fn open_below(
 }
 
 /// The target of a symbolic link; `None` where `name` is missing or no link.
-pub(super) fn link_target(directory: BorrowedFd<'_>, name: &str) -> nix::Result<Option<String>> {
+fn link_target(directory: BorrowedFd<'_>, name: &str) -> nix::Result<Option<String>> {
     match readlinkat(directory, name) {
         Ok(target) => Ok(target.into_string().ok()),
         Err(Errno::EINVAL) => Ok(None),

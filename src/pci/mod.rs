@@ -5,6 +5,7 @@
 mod address;
 pub mod config_space;
 pub mod express;
+pub mod lspci;
 pub mod roles;
 pub mod topology;
 mod widths;

@@ -5,4 +5,5 @@ pub mod escape;
 pub mod model;
 pub mod style;
 pub mod text;
+pub mod topology;
 pub mod wrap;

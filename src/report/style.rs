@@ -56,6 +56,15 @@ impl Palette {
         self.paint(Style::new().dimmed(), text)
     }
 
+    /// The drawing of a tree, which may be empty.
+    pub fn faint_if_any(self, text: &str) -> String {
+        if text.trim().is_empty() {
+            text.to_owned()
+        } else {
+            self.faint(text)
+        }
+    }
+
     fn paint(self, style: Style, text: &str) -> String {
         if self.colored {
             format!("{style}{text}{style:#}")

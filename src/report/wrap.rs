@@ -110,7 +110,8 @@ impl Page {
     pub fn labelled(&mut self, indent: usize, label: &str, text: &str) {
         let columns = self.columns.get();
         let mut hanging = indent + width(label);
-        if hanging * 2 > columns {
+        // More than a quarter of the line would be too much for blanks.
+        if hanging * 4 > columns {
             hanging = indent + 2;
         }
         self.text.extend(std::iter::repeat_n(' ', indent));
@@ -178,11 +179,13 @@ mod tests {
 
     #[test]
     fn prose_hangs_below_its_first_word() {
-        let text = page(20, |page| page.labelled(2, "note: ", "one two three four"));
-        assert_eq!(text, "  note: one two\n        three four\n");
+        let text = page(20, |page| {
+            page.labelled(1, "is: ", "one two three four five")
+        });
+        assert_eq!(text, " is: one two three\n     four five\n");
         // Exactly as long as the line.
-        let text = page(20, |page| page.labelled(2, "note: ", "12345 789012 4"));
-        assert_eq!(text, "  note: 12345 789012\n        4\n");
+        let text = page(20, |page| page.labelled(1, "is: ", "12345 789012345 4"));
+        assert_eq!(text, " is: 12345 789012345\n     4\n");
     }
 
     #[test]

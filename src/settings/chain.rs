@@ -105,11 +105,34 @@ pub fn remove(
     let bare = vms
         .get(&id)
         .and_then(Item::as_table)
-        .is_some_and(|vm| vm.is_empty() && is_blank(vm));
-    if bare {
-        vms.remove(&id);
+        .is_some_and(Table::is_empty);
+    let new = document.to_string();
+    Ok(Some(if bare {
+        without_header(&new, vmid)
+    } else {
+        new
+    }))
+}
+
+/// The text without the header of a table that has no keys, unless a comment right above or behind it belongs to it.
+fn without_header(text: &str, vmid: Vmid) -> String {
+    let header = format!("[vm.{vmid}]");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let Some(at) = lines.iter().position(|line| line.trim_end() == header) else {
+        return text.to_owned();
+    };
+    let above = at.checked_sub(1).and_then(|above| lines.get(above));
+    if above.is_some_and(|line| line.trim_start().starts_with('#')) {
+        return text.to_owned();
     }
-    Ok(Some(document.to_string()))
+    // The blank line that set the table apart goes with it.
+    let apart = above.is_some_and(|line| line.trim().is_empty()) && at + 1 == lines.len();
+    let first = if apart { at - 1 } else { at };
+    let kept = lines
+        .iter()
+        .enumerate()
+        .filter(|(line, _)| !(first..=at).contains(line));
+    kept.map(|(_, line)| *line).collect()
 }
 
 /// The text with a new table at its end.
@@ -135,11 +158,6 @@ fn vm_table(root: &mut Table, vmid: Vmid) -> Option<&mut dyn TableLike> {
     vms.entry(&vmid.to_string())
         .or_insert_with(|| Item::Value(Value::InlineTable(InlineTable::new())))
         .as_table_like_mut()
-}
-
-fn is_blank(table: &Table) -> bool {
-    let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
-    prefix.is_none_or(|prefix| prefix.trim().is_empty())
 }
 
 /// Inserts a script as the first one, laid out as the array is: on the line, or on a line of its own.
@@ -268,9 +286,14 @@ mod tests {
         assert_eq!(removed(&new, &[]), text);
         let commented = format!("# the trainer\n[vm.101]\nchain = [\"{OLD}\"]\n");
         assert_eq!(removed(&commented, &[]), "# the trainer\n[vm.101]\n");
+        let bare = format!("[vm.101]\nchain = [\"{OLD}\"]\n");
+        assert_eq!(removed(&bare, &[]), "");
+        let between = format!("{bare}\n[vm.102]\nmode = \"off\"\n");
+        assert_eq!(removed(&between, &[]), "\n[vm.102]\nmode = \"off\"\n");
+        // What a new file begins with stays.
         assert_eq!(
-            removed(&format!("[vm.101]\nchain = [\"{OLD}\"]\n"), &[]),
-            ""
+            removed(&added("", &[]), &[]),
+            super::HEADER.trim_end().to_owned() + "\n"
         );
     }
 

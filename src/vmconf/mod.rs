@@ -13,6 +13,7 @@ mod ids;
 pub mod mapping;
 mod patterns;
 pub mod property_string;
+pub mod reduce;
 mod schema;
 mod section_config;
 pub mod storage;

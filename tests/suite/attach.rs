@@ -35,7 +35,10 @@ fn mode(tree: &HostTree, place: &str) -> u32 {
 /// VM 101 with a hookscript of its own, which belongs to root and can be run.
 fn with_own_hookscript() -> Live {
     let tree = x399_two_7900xt();
-    let text = format!("hookscript: local:snippets/own.sh\n{}", tree.vm_text(101));
+    let text = tree.vm_text(101).replace(
+        "hostpci0: ",
+        "hookscript: local:snippets/own.sh\nhostpci0: ",
+    );
     let tree = tree
         .vm(101, &text)
         .file("var/lib/vz/snippets/own.sh", "#!/bin/sh\nexit 0\n")

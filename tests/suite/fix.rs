@@ -410,16 +410,31 @@ fn a_dry_run_changes_nothing() {
 #[test]
 fn advice_is_shown_and_never_carried_out() {
     let tree = x399_two_7900xt();
-    let text = tree.vm_text(101).replace("machine: q35\n", "");
+    let text = tree.vm_text(101).replace(",pcie=1", "");
     let live = Live::new(tree.vm(101, &text));
     let (said_text, errors, status) = said(&live.run(&["fix", "101", "--yes"]));
     assert_eq!((errors.as_str(), status), ("", 1));
     assert!(
-        said_text.contains("possible: qm set 101 --machine q35"),
+        said_text.contains("possible: qm set 101 --hostpci0 0000:0b:00.0,pcie=1\n"),
         "{said_text}"
     );
     assert!(live.calls().is_empty());
     assert_eq!(live.tree.vm_text(101), text);
+}
+
+#[test]
+fn what_proxmox_refuses_is_no_loss_and_no_peace_either() {
+    let tree = x399_two_7900xt();
+    let text = tree.vm_text(101).replace("machine: q35\n", "");
+    let tree = tree.vm(101, &text);
+    let (shown, errors, status) = on_tree(&tree, &["101", "--yes"]);
+    assert_eq!(status, 2);
+    assert!(shown.contains("error: Proxmox refuses it"), "{shown}");
+    assert!(
+        errors.starts_with("error: hostpci0 of VM 101 has to be mended by hand first"),
+        "{errors}"
+    );
+    assert_eq!(tree.vm_text(101), text);
 }
 
 #[test]

@@ -49,7 +49,9 @@ fn fed(command: &mut Command, text: &str) -> (String, String, i32) {
 #[test]
 fn bash_takes_its_completions_and_offers_the_commands() {
     let script = format!(
-        "{}\nCOMP_WORDS=(pve-atomicops f) COMP_CWORD=1\n_pve-atomicops pve-atomicops f pve-atomicops\n\
+        "{}\nCOMP_WORDS=(pve-atomicops f) COMP_CWORD=1\n\
+         function=$(complete -p pve-atomicops | sed 's/.*-F \\([^ ]*\\) .*/\\1/')\n\
+         $function pve-atomicops f pve-atomicops\n\
          printf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
         printed(&["completions", "bash"])
     );
@@ -62,7 +64,7 @@ fn man_reads_the_pages_without_a_warning() {
     for page in ["program", "policy"] {
         let mut command = Command::new("man");
         command
-            .args(["-l", "--warnings=w,no-break", "-"])
+            .args(["-l", "--warnings=w", "-"])
             .env("MANWIDTH", "80")
             .env("LC_ALL", "C.UTF-8");
         let (text, errors, status) = fed(&mut command, &printed(&["man", page]));

@@ -1,31 +1,37 @@
 //! Integration tests: one crate, one module per topic.
 
-mod hostpci;
-mod hostpci_schema;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod attach;
+mod capture;
 mod captured;
 mod check;
+#[path = "../support/crash.rs"]
+mod crash;
 mod examples;
 mod fix;
+#[path = "../support/fuse.rs"]
+mod fuse;
 mod generated;
 mod hook;
 mod host;
 mod lab;
 mod lspci;
+mod lspci_text;
 mod qmp;
 mod rewrite;
 mod terminal;
+mod topology;
 mod undo;
 mod vmconfig;
-#[path = "../support/crash.rs"]
-mod crash;
-#[path = "../support/fuse.rs"]
-mod fuse;
 
 mod child;
 mod concurrency;
 mod locking;
 mod pmxcfs;
+mod example_policy;
+mod hostpci;
+mod hostpci_schema;
+mod maintainer_scripts;
+mod snippet;

@@ -319,7 +319,7 @@ fn judge(mount: &Mount, point: &Point, outcome: &Outcome) {
     assert_eq!(history(mount).unreadable, 0, "{point}");
 
     mount.quorum(true);
-    let later = run(mount, &mut command("rewrite", mount.path(), &[]));
+    let later = run(mount, &command("rewrite", mount.path(), &[]));
     assert!(later.status.success(), "{point}: {later}");
     assert_eq!(mount.content(CONFIG), Some(new.clone()), "{point}");
     assert!(can_be_undone(mount, &new), "{point}: {:?}", history(mount));

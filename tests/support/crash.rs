@@ -1,6 +1,7 @@
 //! Runs a command on a FUSE tree again and again, and lets another file operation go wrong each time.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,17 +48,42 @@ impl fmt::Display for Point {
     }
 }
 
-/// Runs a command that uses the mount. One that hangs gets an error from the file system, is killed and fails the
-/// test; the limit is far beyond what any run takes.
-pub fn run(mount: &Mount, command: &mut Command) -> Outcome {
+/// The command behind a gate: a shell that waits for a line and then becomes the command, with the same process ID.
+/// So the mount can be told whom to watch before the first operation.
+fn gated(command: &Command) -> Command {
+    let mut gated = Command::new("/bin/sh");
+    gated.args(["-c", "read -r line; exec \"$@\"", "sh"]);
+    gated.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => gated.env(name, value),
+            None => gated.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        gated.current_dir(directory);
+    }
+    gated
+}
+
+/// Runs a command that uses the mount, with its operations counted and its standard input at the end. One that hangs
+/// gets an error from the file system, is killed and fails the test; the limit is far beyond what any run takes.
+pub fn run(mount: &Mount, command: &Command) -> Outcome {
     let output = tempfile::tempdir().expect("directory");
     let file = |name| std::fs::File::create(output.path().join(name)).expect("file");
-    let mut child = command
-        .stdin(Stdio::null())
+    let mut child = gated(command)
+        .stdin(Stdio::piped())
         .stdout(file("stdout"))
         .stderr(file("stderr"))
         .spawn()
         .expect("the command starts");
+    mount.watch(child.id());
+    child
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(b"\n")
+        .expect("the gate is there");
     let deadline = Instant::now() + Duration::from_secs(120);
     let mut hung = false;
     let status = loop {
@@ -102,7 +128,7 @@ pub fn at_every_operation(
             );
             let mount = prepare();
             mount.arm(at, action);
-            let outcome = run(&mount, &mut command(&mount));
+            let outcome = run(&mount, &command(&mount));
             let log = mount.log();
             mount.disarm();
             let Some(operation) = log.get(at - 1) else {

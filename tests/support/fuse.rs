@@ -89,7 +89,9 @@ struct State {
     next: u64,
     quorum: bool,
     fault: Option<Fault>,
-    /// The operations since the last call of [`Mount::arm`].
+    /// The process whose operations count.
+    watched: Option<u32>,
+    /// Its operations since the last call of [`Mount::arm`].
     log: Vec<String>,
 }
 
@@ -113,6 +115,7 @@ impl Mount {
             next: ROOT + 1,
             quorum: true,
             fault: None,
+            watched: None,
             log: Vec::new(),
         }));
         let point = tempfile::tempdir().expect("mount point");
@@ -183,6 +186,12 @@ impl Mount {
         self.state().quorum = quorum;
     }
 
+    /// Counts the operations of this process, and of no other. Others there always are: whenever this test binary
+    /// starts a process for some other test, that process closes its copies of our files first.
+    pub fn watch(&self, process: u32) {
+        self.state().watched = Some(process);
+    }
+
     /// Starts counting operations anew, and lets the one with this number (from 1) go wrong.
     pub fn arm(&self, at: usize, action: Action) {
         let mut state = self.state();
@@ -197,7 +206,7 @@ impl Mount {
         state.log.clear();
     }
 
-    /// The operations since the last call of [`Mount::arm`] or [`Mount::disarm`].
+    /// The watched process's operations since the last call of [`Mount::arm`] or [`Mount::disarm`].
     pub fn log(&self) -> Vec<String> {
         self.state().log.clone()
     }
@@ -501,11 +510,14 @@ impl State {
     }
 }
 
-/// The process that a thread belongs to.
-fn process_of(thread: u32) -> Option<Pid> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok().map(Pid::from_raw)
+/// Whether a thread belongs to a process.
+fn belongs(thread: u32, process: u32) -> bool {
+    if thread == process {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    group.is_some_and(|group| group.trim() == process.to_string())
 }
 
 impl Served {
@@ -517,6 +529,12 @@ impl Served {
         operation: impl FnOnce(&mut State) -> Answer<T>,
     ) -> Answer<T> {
         let mut state = self.0.lock().expect("the file system did not panic");
+        let Some(watched) = state
+            .watched
+            .filter(|&watched| belongs(request.pid(), watched))
+        else {
+            return operation(&mut state);
+        };
         state.log.push(name.to_string());
         let number = state.log.len();
         let action = state
@@ -524,9 +542,8 @@ impl Served {
             .filter(|fault| fault.at == number)
             .map(|fault| fault.action);
         let kill_asker = || {
-            if let Some(process) = process_of(request.pid()) {
-                kill(process, Signal::SIGKILL).expect("the process waits for us");
-            }
+            let process = i32::try_from(watched).expect("a process ID");
+            kill(Pid::from_raw(process), Signal::SIGKILL).expect("it waits for our answer");
         };
         match action {
             None => operation(&mut state),

@@ -36,3 +36,15 @@ fn unequal(kept: &Path) -> PathBuf {
     let name = kept.file_name().expect("a name").to_string_lossy();
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("new-{name}"))
 }
+
+/// No line is wider than a terminal of 80 columns, unless it is one word.
+pub fn assert_fits(what: &str, output: &str) {
+    for line in output.lines() {
+        let words = line.trim_start_matches([' ', '│', '├', '└', '─']);
+        assert!(
+            line.chars().count() <= 80 || !words.contains(' '),
+            "{what}: {line}"
+        );
+        assert_eq!(line, line.trim_end(), "{what}: blanks at the end of a line");
+    }
+}
