@@ -1,5 +1,6 @@
 //! Where messages go that are neither answers nor findings: standard error with `-v`, syslog for the hook.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -20,7 +21,9 @@ impl Log for Terminal {
     fn log(&self, record: &Record) {
         if self.enabled(record.metadata()) {
             let text = escape::text(&record.args().to_string());
-            eprintln!("{}: {text}", record.level().as_str().to_lowercase());
+            let level = record.level().as_str().to_lowercase();
+            // A standard error that takes nothing is no reason to fail.
+            let _ = writeln!(std::io::stderr(), "{level}: {text}");
         }
     }
 

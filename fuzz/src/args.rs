@@ -9,7 +9,11 @@ pub fn holds(data: &[u8]) {
     if let Some(words) = &words {
         assert!(words.iter().map(String::len).sum::<usize>() <= text.len());
         let quoted: Vec<_> = words.iter().map(|word| quote(word)).collect();
-        assert_eq!(shellwords(&quoted.join(" ")).as_ref(), Some(words), "{quoted:?}");
+        assert_eq!(
+            shellwords(&quoted.join(" ")).as_ref(),
+            Some(words),
+            "{quoted:?}"
+        );
         for word in words {
             options(word);
         }

@@ -10,7 +10,7 @@ use pve_atomicops::pci::{Function, Registers, Sbdf, Topology};
 use pve_atomicops::rules::linux::Kernel;
 use pve_atomicops::rules::vfio::host_answer;
 
-use crate::input::Input;
+use super::input::Input;
 
 /// The header is read at once, then each capability costs one read, and the last one two more.
 const MAX_READS: usize = 1 + 48 + 3;
@@ -46,7 +46,11 @@ pub fn holds(data: &[u8]) {
     if fails_at == usize::MAX && length == 256 {
         let shorter = read(&space, 64, usize::MAX);
         if let ConfigSpace::Full(shorter) = shorter {
-            assert_eq!(ConfigSpace::Full(shorter), found, "fewer bytes, another answer");
+            assert_eq!(
+                ConfigSpace::Full(shorter),
+                found,
+                "fewer bytes, another answer"
+            );
         }
     }
     topology(&mut input, found.into());
@@ -127,7 +131,10 @@ fn topology(input: &mut Input<'_>, first: Registers) {
         }
         for kernel in &kernels {
             let answer = host_answer(&topology, addr, kernel);
-            assert!(!answer.widths.is_empty() || answer.denial.is_some(), "{answer:?}");
+            assert!(
+                !answer.widths.is_empty() || answer.denial.is_some(),
+                "{answer:?}"
+            );
         }
     }
 }

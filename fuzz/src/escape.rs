@@ -5,8 +5,8 @@ use pve_atomicops::report::diff::unified;
 use pve_atomicops::report::escape::{command, json, short, text};
 use pve_atomicops::report::style::Palette;
 
-use crate::input::Input;
-use crate::shell;
+use super::input::Input;
+use super::shell;
 
 /// The property.
 pub fn holds(data: &[u8]) {
@@ -22,11 +22,17 @@ pub fn holds(data: &[u8]) {
 
     let written = json(&raw).unwrap_or_default();
     assert_harmless(written.trim_end_matches('\n'), "");
-    assert_eq!(serde_json::from_str::<String>(&written).ok().as_deref(), Some(&*raw));
+    assert_eq!(
+        serde_json::from_str::<String>(&written).ok().as_deref(),
+        Some(&*raw)
+    );
     let nested = serde_json::json!({ raw.clone(): [&*raw, { "a": &*raw }] });
     let written = json(&nested).unwrap_or_default();
     assert_harmless(&written, "\n");
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&written).ok(), Some(nested));
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&written).ok(),
+        Some(nested)
+    );
 
     let words: Vec<String> = raw.split('\0').map(str::to_owned).collect();
     let line = command(&words);
@@ -38,7 +44,10 @@ pub fn holds(data: &[u8]) {
     assert_harmless(&diff, "\n\t");
     assert_eq!(diff.is_empty(), before == after);
     for line in diff.lines().skip(2) {
-        assert!(line.starts_with(['+', '-', ' ', '\\']) || line.starts_with("@@ "), "{line}");
+        assert!(
+            line.starts_with(['+', '-', ' ', '\\']) || line.starts_with("@@ "),
+            "{line}"
+        );
     }
 }
 
@@ -49,7 +58,9 @@ pub fn assert_harmless(text: &str, allowed: &str) {
     for c in text.chars().filter(|c| !allowed.contains(*c)) {
         let bidirectional = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
         assert!(
-            !c.is_control() && !bidirectional.contains(c) && !"\u{2028}\u{2029}\u{feff}".contains(c),
+            !c.is_control()
+                && !bidirectional.contains(c)
+                && !"\u{2028}\u{2029}\u{feff}".contains(c),
             "{c:?} in {text:?}"
         );
     }

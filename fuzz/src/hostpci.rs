@@ -18,8 +18,15 @@ pub fn holds(data: &[u8]) {
     let changed = with_host(&value, HOST);
     assert_eq!(changed.is_some(), read.host.is_some(), "{value:?}");
     if let Some(changed) = changed {
-        let expected = Hostpci { host: Some(HOST.to_owned()), ..read.clone() };
-        assert_eq!(Hostpci::parse(&changed), Ok(expected), "{value:?} -> {changed:?}");
+        let expected = Hostpci {
+            host: Some(HOST.to_owned()),
+            ..read.clone()
+        };
+        assert_eq!(
+            Hostpci::parse(&changed),
+            Ok(expected),
+            "{value:?} -> {changed:?}"
+        );
     }
     let split = split_value(&read, HOST);
     let Ok(moved) = Hostpci::parse(&split) else {
@@ -27,6 +34,12 @@ pub fn holds(data: &[u8]) {
     };
     assert_eq!(moved.host.as_deref(), Some(HOST));
     assert_eq!(moved.pcie, read.pcie);
-    assert_eq!(moved.driver.as_deref() == Some("keep"), read.driver.as_deref() == Some("keep"));
-    assert_eq!((moved.mapping, moved.mdev, moved.x_vga), (None, None, false));
+    assert_eq!(
+        moved.driver.as_deref() == Some("keep"),
+        read.driver.as_deref() == Some("keep")
+    );
+    assert_eq!(
+        (moved.mapping, moved.mdev, moved.x_vga),
+        (None, None, false)
+    );
 }

@@ -4,7 +4,7 @@ use pve_atomicops::plan::{mapping_words, narrow_mapping};
 use pve_atomicops::report::escape;
 use pve_atomicops::vmconf::mapping::{MapEntry, parse};
 
-use crate::shell;
+use super::shell;
 
 /// The property.
 pub fn holds(data: &[u8]) {
@@ -12,13 +12,17 @@ pub fn holds(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n').count();
     let mut last = 0;
     for warning in &warnings {
-        assert!(warning.line >= last.max(1) && warning.line <= lines, "{warning:?}");
+        assert!(
+            warning.line >= last.max(1) && warning.line <= lines,
+            "{warning:?}"
+        );
         assert!(!warning.text.contains('\n'), "{warning:?}");
         last = warning.line;
     }
     for (name, mapping) in &mappings {
         assert!(
-            !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/'),
+            !name.is_empty()
+                && !name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/'),
             "{name:?}"
         );
         assert!(!mapping.map.is_empty(), "{name:?} without an entry");
@@ -34,7 +38,13 @@ fn entry(value: &str) {
     let Ok(entry) = MapEntry::parse(value) else {
         panic!("{value:?} was kept");
     };
-    let narrow = narrow_mapping(value, "0000:0b:00.0", "1002:744c", Some("1da2:e471"), Some(14));
+    let narrow = narrow_mapping(
+        value,
+        "0000:0b:00.0",
+        "1002:744c",
+        Some("1da2:e471"),
+        Some(14),
+    );
     let Ok(narrowed) = MapEntry::parse(&narrow) else {
         panic!("{value:?} became {narrow:?}");
     };

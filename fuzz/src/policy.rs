@@ -8,7 +8,7 @@ use std::time::Duration;
 use pve_atomicops::settings::{Policy, chain, resolve};
 use pve_atomicops::vmconf::Vmid;
 
-use crate::input::Input;
+use super::input::Input;
 
 /// The property.
 pub fn holds(data: &[u8]) {
@@ -42,7 +42,11 @@ pub fn holds(data: &[u8]) {
     let mut expected = settings.clone();
     expected.chain.insert(0, script.clone());
     assert_eq!(resolve([&with], vmid), expected, "{longer}");
-    assert_eq!(resolve([&with], other), resolve([&policy], other), "{longer}");
+    assert_eq!(
+        resolve([&with], other),
+        resolve([&policy], other),
+        "{longer}"
+    );
     let general = without_own(text);
     let Ok(Some(shorter)) = chain::remove(&longer, vmid, &script, &general) else {
         panic!("it cannot be taken out:\n{longer}");
@@ -51,7 +55,11 @@ pub fn holds(data: &[u8]) {
         panic!("unreadable in the end:\n{shorter}");
     };
     assert_eq!(resolve([&without], vmid), settings, "{shorter}");
-    assert_eq!(resolve([&without], other), resolve([&policy], other), "{shorter}");
+    assert_eq!(
+        resolve([&without], other),
+        resolve([&policy], other),
+        "{shorter}"
+    );
 }
 
 /// The chain that is in force for a VM without one of its own.

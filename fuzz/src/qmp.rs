@@ -12,8 +12,8 @@ use pve_atomicops::qmp::{Client, QmpError};
 use pve_atomicops::report::escape;
 use pve_atomicops::verify::read_ports;
 
-use crate::escape::assert_harmless;
-use crate::input::Input;
+use super::escape::assert_harmless;
+use super::input::Input;
 
 const BASE: u64 = 0xe000_0000;
 /// A window of 256 buses.
@@ -51,7 +51,10 @@ fn ask(client: &mut Client, first: u8, seed: u32) {
                     reads += 1;
                     assert!(reads < 10_000, "without end");
                     assert!((BASE..BASE + WINDOW).contains(&address), "{address:#x}");
-                    assert!(address % 4096 + 4 * words.len() as u64 <= 256, "{address:#x}");
+                    assert!(
+                        address % 4096 + 4 * words.len() as u64 <= 256,
+                        "{address:#x}"
+                    );
                     for (at, word) in words.iter_mut().enumerate() {
                         *word = made_up(seed, address + 4 * at as u64);
                     }

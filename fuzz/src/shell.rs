@@ -17,7 +17,10 @@ pub fn split(line: &str) -> Result<Vec<String>, String> {
                     }
                 }
             }
-            '\\' => push(word.get_or_insert_default(), rest.next().ok_or("a backslash at the end")?),
+            '\\' => push(
+                word.get_or_insert_default(),
+                rest.next().ok_or("a backslash at the end")?,
+            ),
             '$' if rest.peek() == Some(&'\'') => {
                 rest.next();
                 ansi(word.get_or_insert_default(), &mut rest)?;

@@ -7,7 +7,7 @@ use std::path::Component;
 use pve_atomicops::vmconf::ha;
 use pve_atomicops::vmconf::storage::Storages;
 
-use crate::input::Input;
+use super::input::Input;
 
 /// The property.
 pub fn holds(data: &[u8]) {
@@ -23,7 +23,10 @@ pub fn holds(data: &[u8]) {
     assert!(storages.get("local").is_some(), "there is always 'local'");
     stays_below(&storages, &volume);
     for (name, storage) in storages.iter() {
-        assert!(!name.is_empty() && !name.contains([':', '/', '\n']), "{name:?}");
+        assert!(
+            !name.is_empty() && !name.contains([':', '/', '\n']),
+            "{name:?}"
+        );
         assert_eq!(storage.path.is_some(), storage.snippets_dir().is_some());
         for file in [&volume, "../x", "..", ".", "", "a/b", "a\0b", "hook"] {
             stays_below(&storages, &format!("{name}:snippets/{file}"));
@@ -37,13 +40,21 @@ fn stays_below(storages: &Storages, volume: &str) {
         return;
     };
     let name = volume.split(':').next().unwrap_or_default();
-    let directory = storages.get(name).and_then(|storage| storage.snippets_dir());
+    let directory = storages
+        .get(name)
+        .and_then(|storage| storage.snippets_dir());
     let Some(directory) = directory else {
-        panic!("{volume:?} has no directory, and leads to {}", path.display());
+        panic!(
+            "{volume:?} has no directory, and leads to {}",
+            path.display()
+        );
     };
     let Ok(below) = path.strip_prefix(&directory) else {
         panic!("{volume:?} leads to {}", path.display());
     };
     let components: Vec<_> = below.components().collect();
-    assert!(matches!(components.as_slice(), [Component::Normal(_)]), "{volume:?}: {components:?}");
+    assert!(
+        matches!(components.as_slice(), [Component::Normal(_)]),
+        "{volume:?}: {components:?}"
+    );
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use pve_atomicops::vmconf::document::digest;
 use pve_atomicops::vmconf::{Document, HostpciIndex, LineChange};
 
-use crate::input::Input;
+use super::input::Input;
 
 /// Values to set that Proxmox takes.
 const VALUES: [&str; 8] = [
@@ -34,7 +34,9 @@ pub fn holds(data: &[u8]) {
         let value = match head >> 4 {
             0..4 => None,
             4..8 => Some(input.text()),
-            other => VALUES.get(usize::from(other - 8)).map(|value| (*value).to_owned()),
+            other => VALUES
+                .get(usize::from(other - 8))
+                .map(|value| (*value).to_owned()),
         };
         set.insert(index, value);
     }
@@ -50,7 +52,10 @@ pub fn holds(data: &[u8]) {
     only_named_lines(&edit.before, &edit.after, &edit.changes);
     same_elsewhere(&document, &after, &set);
     let again = after.edit(&set);
-    assert!(again.is_ok_and(|again| again.is_empty()), "a second time changes nothing");
+    assert!(
+        again.is_ok_and(|again| again.is_empty()),
+        "a second time changes nothing"
+    );
 
     // What the journal keeps is what is taken back.
     let kept = serde_json::to_string(&edit.changes).unwrap_or_default();
@@ -81,29 +86,45 @@ fn reading(bytes: &[u8], document: &Document) {
     }
     for (key, value) in config.main.iter().chain(config.pending.iter()) {
         assert!(!key.is_empty(), "an empty key");
-        assert!(key == "description" || !value.contains('\n'), "{key}: {value:?}");
+        assert!(
+            key == "description" || !value.contains('\n'),
+            "{key}: {value:?}"
+        );
     }
 }
 
 /// Without the lines that the edit names, both texts are the same bytes, and each of those lines is about its key.
 fn only_named_lines(before: &[u8], after: &[u8], changes: &[LineChange]) {
-    let mut before_rest = before.split_inclusive(|byte| *byte == b'\n').collect::<Vec<_>>();
+    let mut before_rest = before
+        .split_inclusive(|byte| *byte == b'\n')
+        .collect::<Vec<_>>();
     let mut rest = after.to_vec();
     for change in changes.iter().rev() {
         for line in [&change.old, &change.new].into_iter().flatten() {
             let line = String::from_utf8_lossy(line);
             let line = line.trim_start_matches('\n');
             assert!(line.starts_with(&format!("{}:", change.key)), "{line:?}");
-            assert_eq!(line.trim_end_matches('\n').matches('\n').count(), 0, "{line:?}");
+            assert_eq!(
+                line.trim_end_matches('\n').matches('\n').count(),
+                0,
+                "{line:?}"
+            );
         }
         let start = offset_of_line(&rest, change.line_number);
         if let Some(new) = &change.new {
             let start = start - usize::from(new.starts_with(b"\n"));
-            assert_eq!(rest.get(start..start + new.len()), Some(new.as_slice()), "{change:?}");
+            assert_eq!(
+                rest.get(start..start + new.len()),
+                Some(new.as_slice()),
+                "{change:?}"
+            );
             rest.drain(start..start + new.len());
         }
     }
-    let mut olds: Vec<_> = changes.iter().filter_map(|change| change.old.as_deref()).collect();
+    let mut olds: Vec<_> = changes
+        .iter()
+        .filter_map(|change| change.old.as_deref())
+        .collect();
     before_rest.retain(|line| match olds.first() {
         Some(old) if old == line => {
             olds.remove(0);
@@ -139,7 +160,9 @@ fn first_header(text: &[u8]) -> Option<usize> {
         if name.is_some_and(|name| {
             name.len() > 1
                 && name[0].is_ascii_alphabetic()
-                && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(byte))
+                && name
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(byte))
         }) {
             return Some(offset);
         }
@@ -158,12 +181,18 @@ fn same_elsewhere(
     assert_eq!(after.pending_delete, before.pending_delete);
     assert_eq!(after.snapshots, before.snapshots);
     for (index, value) in set {
-        assert_eq!(after.main.get(&index.to_string()), value.as_deref(), "{index}");
+        assert_eq!(
+            after.main.get(&index.to_string()),
+            value.as_deref(),
+            "{index}"
+        );
     }
     let named = |key: &str| set.keys().any(|index| index.to_string() == key);
     let others = |config: &pve_atomicops::vmconf::Config| -> BTreeMap<String, String> {
         let entries = config.main.iter().filter(|(key, _)| !named(key));
-        entries.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        entries
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     };
     assert_eq!(others(&after), others(&before));
 }

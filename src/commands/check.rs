@@ -35,7 +35,9 @@ pub struct Arguments {
 pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     if arguments.lspci.is_some() && global.root.is_none() {
         // Whose VMs would they be?
-        bail!("--lspci needs --root DIR with the VMs' configurations as DIR/etc/pve/qemu-server/VMID.conf");
+        bail!(
+            "--lspci needs --root DIR with the VMs' configurations as DIR/etc/pve/qemu-server/VMID.conf"
+        );
     }
     let host = host_with(global, arguments.lspci.as_deref())?;
     let policies = policies(&host, global)?;

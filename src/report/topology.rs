@@ -276,13 +276,7 @@ pub fn tree(view: &View, style: Style) -> String {
     out
 }
 
-fn push_lines(
-    out: &mut String,
-    paragraph: &Paragraph,
-    style: Style,
-    first: &str,
-    rest: &str,
-) {
+fn push_lines(out: &mut String, paragraph: &Paragraph, style: Style, first: &str, rest: &str) {
     let indent = first.chars().count().max(rest.chars().count());
     // Below a deep tree, a line too long reads better than a column of single words.
     let columns = style.columns.get().saturating_sub(indent).max(30);

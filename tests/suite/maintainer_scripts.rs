@@ -89,14 +89,20 @@ fn an_upgrade_refreshes_what_nobody_edited() {
     assert!(said.contains(&format!("refreshed /{SNIPPET}")), "{said}");
     let now = fs::read(root.path(SNIPPET)).expect("the snippet");
     assert_eq!(now, fs::read(root.path(SHIPPED)).expect("the new one"));
-    let mode = fs::metadata(root.path(SNIPPET)).expect("the snippet").permissions().mode();
+    let mode = fs::metadata(root.path(SNIPPET))
+        .expect("the snippet")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o755);
     // The record follows, and a second time there is nothing to do.
     assert_eq!(root.run("postinst", &["configure", "0.0.1"]), "");
     fs::write(root.path(SNIPPET), "#!/bin/sh\n# mine\n").expect("write");
     let said = root.run("postinst", &["configure", "0.0.1"]);
     assert!(said.contains("was edited"), "{said}");
-    assert_eq!(fs::read(root.path(SNIPPET)).expect("the snippet"), b"#!/bin/sh\n# mine\n");
+    assert_eq!(
+        fs::read(root.path(SNIPPET)).expect("the snippet"),
+        b"#!/bin/sh\n# mine\n"
+    );
 }
 
 #[test]
@@ -115,12 +121,36 @@ fn an_upgrade_leaves_links_alone_and_makes_nothing_new() {
 #[test]
 fn removal_names_guests_by_the_main_section() {
     let root = Root::new();
-    root.guest("pve1", "qemu-server/101", &format!("{ATTACHED}memory: 512\n"));
-    root.guest("pve1", "qemu-server/102", &format!("memory: 512\n[PENDING]\n{ATTACHED}"));
-    root.guest("pve1", "qemu-server/103", "hookscript: local:snippets/other.sh\n");
-    root.guest("pve1", "qemu-server/104", &format!("#{ATTACHED}memory: 512\n"));
-    root.guest("pve2", "qemu-server/105", &format!("memory: 512\n\n[a snap]\n{ATTACHED}"));
-    root.guest("pve2", "lxc/106", "hookscript: nfs:snippets/pve-atomicops-hook  \n");
+    root.guest(
+        "pve1",
+        "qemu-server/101",
+        &format!("{ATTACHED}memory: 512\n"),
+    );
+    root.guest(
+        "pve1",
+        "qemu-server/102",
+        &format!("memory: 512\n[PENDING]\n{ATTACHED}"),
+    );
+    root.guest(
+        "pve1",
+        "qemu-server/103",
+        "hookscript: local:snippets/other.sh\n",
+    );
+    root.guest(
+        "pve1",
+        "qemu-server/104",
+        &format!("#{ATTACHED}memory: 512\n"),
+    );
+    root.guest(
+        "pve2",
+        "qemu-server/105",
+        &format!("memory: 512\n\n[a snap]\n{ATTACHED}"),
+    );
+    root.guest(
+        "pve2",
+        "lxc/106",
+        "hookscript: nfs:snippets/pve-atomicops-hook  \n",
+    );
     let said = root.run("prerm", &["remove"]);
     let lines: Vec<_> = said.lines().filter(|line| line.starts_with("  ")).collect();
     assert_eq!(
@@ -158,7 +188,11 @@ fn removal_copes_with_a_thousand_guests() {
 #[test]
 fn purge_keeps_a_snippet_under_the_name_that_a_guest_uses() {
     let root = Root::new();
-    root.guest("pve2", "qemu-server/101", &format!("memory: 512\n[snap]\n{ATTACHED}"));
+    root.guest(
+        "pve2",
+        "qemu-server/101",
+        &format!("memory: 512\n[snap]\n{ATTACHED}"),
+    );
     root.write("etc/pve/atomicops.toml", "");
     root.guest("pve1", "qemu-server/102", "memory: 512\n");
     let said = root.run("postrm", &["purge"]);
@@ -172,7 +206,11 @@ fn purge_keeps_a_snippet_under_the_name_that_a_guest_uses() {
 #[test]
 fn purge_removes_what_no_guest_names() {
     let root = Root::new();
-    root.guest("pve1", "qemu-server/101", "hookscript: local:snippets/my-pve-atomicops-hook\n");
+    root.guest(
+        "pve1",
+        "qemu-server/101",
+        "hookscript: local:snippets/my-pve-atomicops-hook\n",
+    );
     root.write("etc/pve-atomicops/config.toml", "");
     root.write("etc/pve/atomicops.toml", "");
     let said = root.run("postrm", &["purge"]);
@@ -228,13 +266,7 @@ impl Gate {
 }
 
 impl fuser::Filesystem for Mute {
-    fn lookup(
-        &mut self,
-        _: &fuser::Request<'_>,
-        _: u64,
-        _: &OsStr,
-        reply: fuser::ReplyEntry,
-    ) {
+    fn lookup(&mut self, _: &fuser::Request<'_>, _: u64, _: &OsStr, reply: fuser::ReplyEntry) {
         self.0.wait();
         reply.error(nix::errno::Errno::ENOENT as i32);
     }
@@ -266,9 +298,15 @@ fn a_cluster_file_system_that_does_not_answer_stops_nothing() {
     let [installed, removing, removed, purged] = said.expect("the scripts");
     assert!(installed.contains("refreshed"), "{installed}");
     assert!(removing.contains("no answer"), "{removing}");
-    assert!(removing.contains("qm set VMID --delete hookscript"), "{removing}");
+    assert!(
+        removing.contains("qm set VMID --delete hookscript"),
+        "{removing}"
+    );
     assert_eq!(removed, "");
-    assert!(purged.contains("no answer") && purged.contains(SNIPPET), "{purged}");
+    assert!(
+        purged.contains("no answer") && purged.contains(SNIPPET),
+        "{purged}"
+    );
     assert!(root.exists(SNIPPET));
     assert!(!root.exists("var/lib/pve-atomicops"));
 }
