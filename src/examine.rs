@@ -47,6 +47,8 @@ pub struct Examined {
     pub document: Document,
     /// The configuration as Proxmox reads it.
     pub config: Config,
+    /// What could not be read and may hide a loss, one line each; empty where the policy wants no report.
+    pub doubts: Vec<String>,
     /// The repair of each entry that has one.
     pub repairs: BTreeMap<HostpciIndex, Repair>,
     /// How many devices it passes that the policy counts.
@@ -211,11 +213,19 @@ impl<'h> Survey<'h> {
         );
         let report = chain.vm(vmid, &config, &judged, &repairs, &no_repair);
         let gpus = chain.counted().len();
+        let doubts = match chain.silence(config.main.get("ostype")) {
+            None => judged
+                .iter()
+                .filter_map(|judged| judged.doubt.clone())
+                .collect(),
+            Some(_) => Vec::new(),
+        };
         drop(topology);
         Ok(Examined {
             report,
             document,
             config,
+            doubts,
             repairs,
             gpus,
         })
@@ -359,6 +369,8 @@ struct Judged<'a> {
     host_widths: Widths,
     intersection: Option<Widths>,
     needs: Vec<bool>,
+    /// Why a loss cannot be told, where the guest's layout would hide what the host may give.
+    doubt: Option<String>,
 }
 
 impl<'a> Judged<'a> {
@@ -373,6 +385,7 @@ impl<'a> Judged<'a> {
             host_widths: Widths::NONE,
             intersection: None,
             needs: Vec::new(),
+            doubt: None,
         }
     }
 
@@ -441,7 +454,9 @@ impl<'a> Chain<'a> {
     }
 
     fn needs(&self, addr: Sbdf) -> bool {
-        self.topology.get(addr).is_some() && self.settings.devices.includes(self.class(addr))
+        let class = self.class(addr);
+        self.topology.get(addr).is_some()
+            && (class == UNKNOWN_CLASS || self.settings.devices.includes(class))
     }
 
     /// What a guest port advertises with everything that sits on it.
@@ -512,6 +527,15 @@ impl<'a> Chain<'a> {
             Verdict::Unavailable if unreadable => Verdict::Unknown,
             verdict => verdict,
         };
+        let doubt = answer
+            .and_then(|answer| answer.denial.as_ref())
+            .filter(|_| verdict == Verdict::Unknown && advertised.is_err())
+            .map(|denial| {
+                format!(
+                    "cannot tell whether {} loses AtomicOps: {denial}",
+                    entry.index
+                )
+            });
         let reason =
             (verdict == Verdict::Lost).then(|| self.reason(entry, place, advertised.err()));
         Judged {
@@ -524,6 +548,7 @@ impl<'a> Chain<'a> {
             host_widths,
             intersection,
             needs,
+            doubt,
         }
     }
 
@@ -872,6 +897,9 @@ impl<'a> Chain<'a> {
             .collect()
     }
 }
+
+/// The class code of a function whose class cannot be read: it may be a GPU.
+const UNKNOWN_CLASS: u32 = 0xff_ffff;
 
 /// Whether a class code is that of a display controller or a processing accelerator.
 const fn is_gpu(class: u32) -> bool {

@@ -362,7 +362,11 @@ fn decide(
 ) -> Outcome {
     let mut outcome = Outcome::default();
     if !examined.report.reported {
-        return outcome;
+        // A repair is not missed for long: the next pre-start looks again.
+        return match examined.doubts.first() {
+            Some(doubt) if call.phase == Phase::PreStart => trouble(call, doubt),
+            _ => outcome,
+        };
     }
     let findings = text::findings(&examined.report);
     let hands_off = hands_off(examined);

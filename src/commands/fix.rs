@@ -25,6 +25,10 @@ const LOSS_STAYS: u8 = 1;
 
 /// Arguments of `fix`.
 #[derive(Debug, clap::Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub struct Arguments {
     /// The VM
     #[arg(required_unless_present = "all")]
@@ -193,7 +197,7 @@ fn one(
             strategy => strategy != "advice",
         })
     };
-    Ok(if lost.iter().all(|entry| repaired(entry)) {
+    Ok(if lost.iter().all(repaired) {
         0
     } else {
         LOSS_STAYS
@@ -387,7 +391,7 @@ fn overview(page: &mut Page, global: &Global, examined: &Examined) -> anyhow::Re
                 }
             }
             (None, Some(why)) => {
-                page.labelled(2, &label, &format!("no fix: {}", escape::text(why)))
+                page.labelled(2, &label, &format!("no fix: {}", escape::text(why)));
             }
             _ => {}
         }

@@ -185,13 +185,13 @@ impl Host {
             return Ok(listing.topology.get(addr).cloned());
         }
         let path = format!("{DEVICES}/{addr}");
-        let Some(directory) = self.root.directory(&path)? else {
+        let Some(opened) = self.root.directory(&path)? else {
             return Ok(None);
         };
         let directory = Directory {
             host: self,
             path,
-            directory,
+            opened,
         };
         let subsystem = directory
             .number("subsystem_vendor")
@@ -254,12 +254,12 @@ fn id(number: Option<u32>) -> u16 {
 struct Directory<'a> {
     host: &'a Host,
     path: String,
-    directory: root::Directory,
+    opened: root::Directory,
 }
 
 impl Directory<'_> {
     fn open(&self, name: &str) -> Result<Option<OwnedFd>, Cause> {
-        self.host.root.open_in(&self.directory, &self.path, name)
+        self.host.root.open_in(&self.opened, &self.path, name)
     }
 
     fn note_file(&self, name: &str) {
@@ -289,7 +289,7 @@ impl Directory<'_> {
         self.host
             .root
             .note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
-        let target = self.host.root.link_in(&self.directory, name).ok()??;
+        let target = self.host.root.link_in(&self.opened, name).ok()??;
         target
             .rsplit('/')
             .next()
