@@ -25,6 +25,10 @@ const LOSS_STAYS: u8 = 1;
 
 /// Arguments of `fix`.
 #[derive(Debug, clap::Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub struct Arguments {
     /// The VM
     #[arg(required_unless_present = "all")]
@@ -149,7 +153,7 @@ fn one(
     }
     print(&page.into_text())?;
     if edit.is_empty() && mappings.is_empty() {
-        println!("\nThere is nothing here to change without a decision of yours.");
+        print("\nThere is nothing here to change without a decision of yours.\n")?;
         return Ok(if arguments.dry_run { 0 } else { LOSS_STAYS });
     }
     if let Some(key) = change::pending_key(config, &edit.changes) {
@@ -159,15 +163,15 @@ fn one(
         );
     }
     if arguments.dry_run {
-        println!("\nNothing was changed (--dry-run).");
+        print("\nNothing was changed (--dry-run).\n")?;
         return Ok(0);
     }
     if !mappings.is_empty() && !host.is_live() {
         bail!("a mapping is changed by pvesh on a live host only, and this is a tree below --root");
     }
-    println!();
+    print("\n")?;
     if !arguments.yes && !ask::agreed("Make this change?")? {
-        println!("Nothing was changed.");
+        print("Nothing was changed.\n")?;
         return Ok(LOSS_STAYS);
     }
     let mut page = Page::new(global.style().columns);
@@ -193,7 +197,7 @@ fn one(
             strategy => strategy != "advice",
         })
     };
-    Ok(if lost.iter().all(|entry| repaired(entry)) {
+    Ok(if lost.iter().all(repaired) {
         0
     } else {
         LOSS_STAYS
@@ -387,7 +391,7 @@ fn overview(page: &mut Page, global: &Global, examined: &Examined) -> anyhow::Re
                 }
             }
             (None, Some(why)) => {
-                page.labelled(2, &label, &format!("no fix: {}", escape::text(why)))
+                page.labelled(2, &label, &format!("no fix: {}", escape::text(why)));
             }
             _ => {}
         }

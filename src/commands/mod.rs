@@ -10,6 +10,7 @@ pub mod generated;
 pub mod mapping;
 pub mod topology;
 pub mod undo;
+pub mod verify;
 
 use std::path::Path;
 
@@ -38,6 +39,12 @@ pub fn host(global: &Global) -> anyhow::Result<Host> {
         Some(root) => Host::at(root).with_context(|| format!("--root {}", root.display())),
         None => Host::live().context("cannot open /"),
     }
+}
+
+/// Prints a line on standard error, if it takes one.
+pub fn complain(line: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints an answer. A reader that has gone away, such as `head`, is no error.
