@@ -273,7 +273,12 @@ fn the_archive_has_what_is_read_and_no_more() {
         host.record();
         // What `capture` reads from itself is what check and topology read, and the display controllers beside it.
         let names = host.pci_names().unwrap();
-        let topology = host.topology(names.iter().map(|name| name.parse().unwrap()));
+        let addresses = names.iter().map(|name| name.parse().unwrap());
+        let topology = host.topology(addresses.clone());
+        // What mappings ask for.
+        for address in addresses {
+            host.subsystem(address).unwrap();
+        }
         let read: BTreeSet<_> = host
             .accesses()
             .into_iter()
