@@ -377,31 +377,18 @@ where
         };
         let mut id = None;
         let mut failed = None;
-        let mut header = [0; HEADER_WORDS];
         let space = config_space::walk(|offset, bytes: &mut [u8]| {
-            let word = usize::from(offset / 4);
             let mut words = vec![0; bytes.len().div_ceil(4)];
-            // One question to QEMU for the whole header: its words cost nothing, a round trip does.
-            let in_header = word + words.len() <= HEADER_WORDS;
-            let wanted = if in_header {
-                &mut header[..]
-            } else {
-                &mut words
-            };
-            let from = if in_header { 0 } else { u64::from(offset) };
-            if !in_header || id.is_none() {
-                match (self.read)(start.saturating_add(from), wanted) {
-                    Ok(true) => {}
-                    Ok(false) => return Err(Unread),
-                    Err(error) => {
-                        failed = Some(error);
-                        return Err(Unread);
-                    }
+            match (self.read)(start.saturating_add(u64::from(offset)), &mut words) {
+                Ok(true) => {}
+                Ok(false) => return Err(Unread),
+                Err(error) => {
+                    failed = Some(error);
+                    return Err(Unread);
                 }
             }
-            if in_header {
-                id = header.first().copied();
-                words.copy_from_slice(&header[word..word + words.len()]);
+            if offset == 0 {
+                id = words.first().copied();
             }
             let little_endian = words.iter().flat_map(|word| word.to_le_bytes());
             for (byte, value) in bytes.iter_mut().zip(little_endian) {
@@ -424,9 +411,6 @@ where
         })
     }
 }
-
-/// The configuration header, in words of 32 bit.
-const HEADER_WORDS: usize = 16;
 
 /// Nothing answered, or the reader failed with an error that is kept elsewhere.
 #[derive(Debug, thiserror::Error)]
