@@ -126,6 +126,8 @@ pub enum Command {
     Attach(commands::attach::AttachArguments),
     /// Have Proxmox no longer call the hook for VMs, and give them their hookscript back
     Detach(commands::attach::DetachArguments),
+    /// Compare what a running VM's guest root ports advertise with the prediction
+    Verify(commands::verify::Arguments),
     /// Print a completion script for a shell
     Completions(commands::generated::CompletionArguments),
     /// Print a manual page, to be read with `man -l -`
@@ -149,10 +151,10 @@ pub fn main() -> ExitCode {
     match dispatch(&cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!(
+            commands::complain(&format!(
                 "error: {}",
                 crate::report::escape::text(&format!("{error:#}"))
-            );
+            ));
             ExitCode::from(EXIT_ERROR)
         }
     }
@@ -161,6 +163,21 @@ pub fn main() -> ExitCode {
 fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
     let global = &cli.global;
     crate::logging::start(global.verbose);
+    match &cli.command {
+        // It gives up what it can by itself.
+        Command::Hook { .. } => {}
+        // These call qm and pvesh, to which Proxmox may give a profile of their own.
+        Command::Fix(_) | Command::Undo(_) | Command::Attach(_) | Command::Detach(_) => {
+            crate::confine::command();
+        }
+        Command::Check(_)
+        | Command::Config(_)
+        | Command::Topology(_)
+        | Command::Capture(_)
+        | Command::Verify(_)
+        | Command::Completions(_)
+        | Command::Man(_) => crate::confine::reader(),
+    }
     match &cli.command {
         Command::Hook { vmid, phase } => Ok(hook::run(&hook::Call {
             root: global.root.clone(),
@@ -176,6 +193,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         Command::Undo(arguments) => commands::undo::run(global, arguments),
         Command::Attach(arguments) => commands::attach::attach(global, arguments),
         Command::Detach(arguments) => commands::attach::detach(global, arguments),
+        Command::Verify(arguments) => commands::verify::run(global, arguments),
         Command::Completions(arguments) => commands::generated::run_completions(arguments),
         Command::Man(arguments) => commands::generated::run_man(arguments),
     }

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use crate::chain::{self, ResolveError};
-use crate::commands::check::name_functions;
+use crate::commands::check::Names;
 use crate::examine::{Examined, Survey, is_true};
 use crate::host::{Host, HostError};
 use crate::logging;
@@ -97,12 +97,16 @@ fn verify_in_background(call: &Call) {
         command.arg("--root").arg(root);
     }
     command
+        .env_clear()
+        .envs(crate::invoke::PLAIN_ENVIRONMENT)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
     if let Err(error) = command.spawn() {
-        println!("WARN: pve-atomicops: cannot start the check of the running guest: {error}");
+        print_line(&format!(
+            "WARN: pve-atomicops: cannot start the check of the running guest: {error}"
+        ));
     }
 }
 
@@ -113,7 +117,9 @@ fn chained(call: &Call, scripts: &[String]) -> u8 {
     }
     let resolve = |volume: &str| resolve(call, volume);
     let own = own_scripts(call);
-    let warn = |failure: &chain::Failure| println!("WARN: {}", escape::text(&chain_of(failure)));
+    let warn = |failure: &chain::Failure| {
+        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))))
+    };
     match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
         Ok(()) => 0,
         Err(failure) => {
@@ -155,6 +161,13 @@ fn own_scripts(call: &Call) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Prints a line into the task log, if somebody reads it: `println!` would panic where nobody does, and its exit status
+/// would stop the VM.
+fn print_line(line: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Prints the outcome into the task log, and sends it to syslog.
 fn say(call: &Call, settings: &Settings, outcome: &Outcome) {
     use std::io::Write as _;
@@ -171,10 +184,10 @@ fn say(call: &Call, settings: &Settings, outcome: &Outcome) {
             .lines()
             .iter()
             .filter(|line| !line.starts_with(' '));
-        let lines = lines
+        let lines: Vec<_> = lines
             .map(|line| format!("VM {} {}: {line}", call.vmid, call.phase))
             .collect();
-        logging::to_syslog(call.root.clone(), log::Level::Warn, lines);
+        logging::to_syslog(call.root.as_deref(), log::Level::Warn, &lines);
     }
 }
 
@@ -235,7 +248,10 @@ fn work(call: &Call, start: Instant, news: &Sender<News>) {
         Ok(host) => {
             let policies = Policies::read(&host, call.config.as_deref());
             let settings = policies.of(call.vmid);
-            let _ = news.send(News::Settings(Box::new(settings.clone())));
+            // The other thread starts out from the defaults; waking it costs more than all that is read here.
+            if settings != Settings::default() {
+                let _ = news.send(News::Settings(Box::new(settings.clone())));
+            }
             phase(call, start, &host, &policies, &settings)
         }
         Err(error) => trouble(call, &error.in_words()),
@@ -308,7 +324,7 @@ fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Exami
         .examine(call.vmid, &bytes, settings)
         .map_err(|error| error.in_words())?;
     if examined.report.reported {
-        name_functions(host, std::slice::from_mut(&mut examined.report));
+        Names::new(host).fill(&mut examined.report);
     }
     Ok(Some(examined))
 }
@@ -349,7 +365,11 @@ fn decide(
 ) -> Outcome {
     let mut outcome = Outcome::default();
     if !examined.report.reported {
-        return outcome;
+        // A repair is not missed for long: the next pre-start looks again.
+        return match examined.doubts.first() {
+            Some(doubt) if call.phase == Phase::PreStart => trouble(call, doubt),
+            _ => outcome,
+        };
     }
     let findings = text::findings(&examined.report);
     let hands_off = hands_off(examined);

@@ -1,11 +1,12 @@
 //! Where messages go that are neither answers nor findings: standard error with `-v`, syslog for the hook.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::io::Write as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use syslog::{Facility, Formatter3164};
+use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
 use crate::report::escape;
 
@@ -20,7 +21,9 @@ impl Log for Terminal {
     fn log(&self, record: &Record) {
         if self.enabled(record.metadata()) {
             let text = escape::text(&record.args().to_string());
-            eprintln!("{}: {text}", record.level().as_str().to_lowercase());
+            let level = record.level().as_str().to_lowercase();
+            // A standard error that takes nothing is no reason to fail.
+            let _ = writeln!(std::io::stderr(), "{level}: {text}");
         }
     }
 
@@ -46,36 +49,34 @@ const SYSLOG_LIMIT: Duration = Duration::from_millis(500);
 /// Sends lines to the system log below `root`, as messages of the facility daemon.
 ///
 /// Where there is no socket, or it does not take them in time, nothing happens: the task log has the same lines.
-pub fn to_syslog(root: Option<PathBuf>, level: Level, lines: Vec<String>) {
-    let (done, wait) = mpsc::channel();
-    let sender = std::thread::Builder::new().spawn(move || {
-        send(root.as_deref().unwrap_or(Path::new("/")), level, &lines);
-        // Nobody waits any more where the limit was passed.
-        let _ = done.send(());
-    });
-    if sender.is_ok() {
-        let _ = wait.recv_timeout(SYSLOG_LIMIT);
-    }
+pub fn to_syslog(root: Option<&Path>, level: Level, lines: &[String]) {
+    // What goes wrong is not worth a word: see above.
+    let _ = send(root.unwrap_or(Path::new("/")), level, lines);
 }
 
-fn send(root: &Path, level: Level, lines: &[String]) {
+/// The kernel keeps the time limit, so that no thread is needed to watch it.
+fn send(root: &Path, level: Level, lines: &[String]) -> Result<(), syslog::Error> {
+    let start = Instant::now();
     let formatter = Formatter3164 {
         facility: Facility::LOG_DAEMON,
         hostname: None,
         process: "pve-atomicops".to_owned(),
         pid: std::process::id(),
     };
-    let Ok(mut logger) = syslog::unix_custom(formatter, root.join("dev/log")) else {
-        return;
-    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(root.join("dev/log"))?;
+    let mut logger = Logger::new(LoggerBackend::Unix(socket), formatter);
     for line in lines {
-        let sent = match level {
-            Level::Error | Level::Warn => logger.warning(line),
-            Level::Info => logger.info(line),
-            Level::Debug | Level::Trace => logger.debug(line),
-        };
-        if sent.is_err() {
-            return;
+        if let LoggerBackend::Unix(socket) = &logger.backend {
+            // No time left is an error too.
+            let left = SYSLOG_LIMIT.saturating_sub(start.elapsed());
+            socket.set_write_timeout(Some(left))?;
+        }
+        match level {
+            Level::Error | Level::Warn => logger.warning(line)?,
+            Level::Info => logger.info(line)?,
+            Level::Debug | Level::Trace => logger.debug(line)?,
         }
     }
+    Ok(())
 }

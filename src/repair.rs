@@ -87,7 +87,8 @@ pub fn rewrite(context: &Context, examined: &Examined) -> Result<Repaired, Strin
         context.deadline,
     )?;
     let mut lines: Vec<_> = edit.changes.iter().map(change_line).collect();
-    lines.extend(doubts.into_iter().map(|doubt| format!("WARN: {doubt}")));
+    let doubts = doubts.iter().map(|doubt| escape::text(doubt));
+    lines.extend(doubts.map(|doubt| format!("WARN: {doubt}")));
     lines.push(format!(
         "  take it back with `pve-atomicops undo {}`",
         context.call.vmid
@@ -166,6 +167,9 @@ pub fn chain_of(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 fn why_no_edit(examined: &Examined) -> String {
+    if let Some(error) = &examined.report.start_error {
+        return format!("Proxmox refuses to start it ({error})");
+    }
     let mut reasons = examined.report.entries.iter().filter_map(|entry| {
         let why = match (&entry.no_fix, &entry.fix) {
             (Some(reason), _) => reason.clone(),

@@ -10,6 +10,7 @@ pub mod generated;
 pub mod mapping;
 pub mod topology;
 pub mod undo;
+pub mod verify;
 
 use std::path::Path;
 
@@ -40,11 +41,22 @@ pub fn host(global: &Global) -> anyhow::Result<Host> {
     }
 }
 
+/// Prints a line on standard error, if it takes one.
+pub fn complain(line: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Prints an answer. A reader that has gone away, such as `head`, is no error.
 pub fn print(answer: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+    unless_closed(out.write_all(answer.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What writing an answer came to, where nobody may be reading any more.
+pub fn unless_closed(written: std::io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write the answer")
         }

@@ -14,7 +14,7 @@ use pve_atomicops::pci::{Width, Widths};
 use pve_atomicops::qmp::{Client, QmpError, REPLY_LIMIT};
 use pve_atomicops::verify::{self, NotReady, Readings, VerifyError};
 
-use crate::support::fake_qemu::{FakeQemu, Step, hello, session};
+use crate::support::fake_qemu::{FakeQemu, Step, hello, replace, session, window_closed};
 
 /// Far enough in the future that only a hang reaches it.
 fn patient() -> Instant {
@@ -24,26 +24,6 @@ fn patient() -> Instant {
 /// A deadline for tests in which it has to pass, after one attempt at least.
 fn some_attempts() -> Instant {
     Instant::now() + Duration::from_secs(3)
-}
-
-fn replace(steps: &mut [Step], from: &str, to: &str) {
-    let mut hits = 0;
-    for step in steps {
-        if let Step::Send(bytes) = step {
-            let text = String::from_utf8(bytes.clone()).unwrap();
-            hits += usize::from(text.contains(from));
-            *bytes = text.replace(from, to).into_bytes();
-        }
-    }
-    assert_ne!(hits, 0, "{from:?} is in the session");
-}
-
-/// The session up to the answer to the first `qom-get`, which says that firmware is not done.
-fn window_closed() -> Vec<Step> {
-    let mut steps = session("q35.session");
-    steps.truncate(9);
-    replace(&mut steps, "2952790016", "18446744073709551615");
-    steps
 }
 
 fn read(scripts: Vec<Vec<Step>>, deadline: Instant) -> Result<Readings, VerifyError> {

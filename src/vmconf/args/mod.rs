@@ -161,6 +161,11 @@ impl RawDevices {
                 ..Self::default()
             };
         };
+        Self::from_words(words)
+    }
+
+    /// Reads words of a command line, such as that of a running QEMU.
+    pub fn from_words(words: impl IntoIterator<Item = String>) -> Self {
         let mut reader = Reader::default();
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
