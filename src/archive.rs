@@ -376,13 +376,11 @@ struct Limited<R> {
 impl<R: Read> Read for Limited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(buffer)?;
-        match self.left.checked_sub(length as u64) {
-            Some(left) => self.left = left,
-            None => {
-                self.exceeded = true;
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-        }
+        let Some(left) = self.left.checked_sub(length as u64) else {
+            self.exceeded = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
+        self.left = left;
         Ok(length)
     }
 }

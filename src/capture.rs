@@ -91,7 +91,7 @@ pub fn capture(host: &Host) -> Result<Capture, CaptureError> {
     capture.policies(host)?;
     let survey = Survey::new(host);
     capture.vms(host, &survey, &node)?;
-    let functions = capture.functions(host, &survey)?;
+    let functions = functions(host, &survey)?;
     capture.names(host, &survey)?;
     capture.sysfs(host)?;
     capture.mediated(host, &functions)?;
@@ -158,37 +158,6 @@ impl Capture {
             )?;
         }
         Ok(())
-    }
-
-    /// Reads the functions that nobody passes yet and somebody may ask about; gives all that were read.
-    fn functions(&mut self, host: &Host, survey: &Survey) -> Result<BTreeSet<Sbdf>, CaptureError> {
-        let all: Vec<Sbdf> = host
-            .pci_names()?
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .collect();
-        let mut wanted: BTreeSet<Sbdf> = survey
-            .topology()
-            .iter()
-            .map(|function| function.addr)
-            .collect();
-        wanted.extend(
-            all.iter().filter(|addr| {
-                class(host, **addr).is_some_and(|class| Devices::Gpu.includes(class))
-            }),
-        );
-        let siblings: Vec<_> = all
-            .iter()
-            .copied()
-            .filter(|addr| wanted.iter().any(|other| other.same_slot(*addr)))
-            .collect();
-        wanted.extend(siblings);
-        survey.read(wanted);
-        Ok(survey
-            .topology()
-            .iter()
-            .map(|function| function.addr)
-            .collect())
     }
 
     /// The lines of `pci.ids` for the functions that were read.
@@ -322,6 +291,36 @@ impl Capture {
         let text = serde_json::to_string_pretty(&manifest).unwrap_or_default();
         self.file(MANIFEST, text + "\n")
     }
+}
+
+/// Reads the functions that nobody passes yet and somebody may ask about; gives all that were read.
+fn functions(host: &Host, survey: &Survey) -> Result<BTreeSet<Sbdf>, CaptureError> {
+    let all: Vec<Sbdf> = host
+        .pci_names()?
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    let mut wanted: BTreeSet<Sbdf> = survey
+        .topology()
+        .iter()
+        .map(|function| function.addr)
+        .collect();
+    wanted.extend(
+        all.iter()
+            .filter(|addr| class(host, **addr).is_some_and(|class| Devices::Gpu.includes(class))),
+    );
+    let siblings: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|addr| wanted.iter().any(|other| other.same_slot(*addr)))
+        .collect();
+    wanted.extend(siblings);
+    survey.read(wanted);
+    Ok(survey
+        .topology()
+        .iter()
+        .map(|function| function.addr)
+        .collect())
 }
 
 /// Where the directories of functions really are.

@@ -114,7 +114,7 @@ pub enum Command {
     Check(commands::check::Arguments),
     /// Show a VM's configuration as Proxmox reads it
     Config(commands::config::Arguments),
-    /// Show the host's PCIe paths with their AtomicOp bits, and who passes what
+    /// Show the host's PCI Express paths with their `AtomicOp` bits, and who passes what
     Topology(commands::topology::Arguments),
     /// Pack the files that this program reads, without names and secrets, for a bug report or a replay with --root
     Capture(commands::capture::Arguments),

@@ -4,6 +4,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::host::{Host, HostError, Mdev};
 use crate::pci::express::PortType;
@@ -35,6 +36,8 @@ pub struct Survey<'h> {
     mappings: OnceCell<Mappings>,
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
+    /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
+    rarer: RefCell<BTreeMap<Sbdf, (Option<(u16, u16)>, Mdev)>>,
     /// The first error of a read that had to answer without one.
     trouble: RefCell<Option<HostError>>,
 }
@@ -48,6 +51,8 @@ pub struct Examined {
     pub document: Document,
     /// The configuration as Proxmox reads it.
     pub config: Config,
+    /// What could not be read and may hide a loss, one line each; empty where the policy wants no report.
+    pub doubts: Vec<String>,
     /// The repair of each entry that has one.
     pub repairs: BTreeMap<HostpciIndex, Repair>,
     /// How many devices it passes that the policy counts.
@@ -55,8 +60,12 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// New values for every entry that can be repaired without a decision by a person.
+    /// New values for every entry that can be repaired without a decision by a person. None for a VM that Proxmox would
+    /// refuse to start: that has to be mended first, and may change what the repair is.
     pub fn edits(&self) -> BTreeMap<HostpciIndex, String> {
+        if self.report.start_error.is_some() {
+            return BTreeMap::new();
+        }
         let repairs = self
             .repairs
             .values()
@@ -76,6 +85,7 @@ impl<'h> Survey<'h> {
             mappings: OnceCell::new(),
             addresses: OnceCell::new(),
             topology: RefCell::new(Topology::default()),
+            rarer: RefCell::new(BTreeMap::new()),
             trouble: RefCell::new(None),
         }
     }
@@ -242,11 +252,19 @@ impl<'h> Survey<'h> {
         );
         let report = chain.vm(vmid, &config, &judged, &repairs, &no_repair);
         let gpus = chain.counted().len();
+        let doubts = match chain.silence(config.main.get("ostype")) {
+            None => judged
+                .iter()
+                .filter_map(|judged| judged.doubt.clone())
+                .collect(),
+            Some(_) => Vec::new(),
+        };
         drop(topology);
         Ok(Examined {
             report,
             document,
             config,
+            doubts,
             repairs,
             gpus,
         })
@@ -336,25 +354,40 @@ fn cached<T>(
 }
 
 impl Survey<'_> {
+    /// The host's functions, sorted; listed once in a run.
     fn addresses(&self) -> Result<&[Sbdf], HostError> {
         cached(&self.addresses, || {
             let names = self.host.pci_names()?;
-            Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+            let mut addresses: Vec<_> = names.iter().filter_map(|name| name.parse().ok()).collect();
+            addresses.sort_unstable();
+            Ok(addresses)
         })
         .map(Vec::as_slice)
+    }
+
+    fn rarer(&self, addr: Sbdf) -> Result<(Option<(u16, u16)>, Mdev), HostError> {
+        if let Some(known) = self.rarer.borrow().get(&addr) {
+            return Ok(*known);
+        }
+        let read = (self.host.subsystem(addr)?, self.host.mdev(addr)?);
+        self.rarer.borrow_mut().insert(addr, read);
+        Ok(read)
     }
 }
 
 impl HostFunctions for Survey<'_> {
-    fn addresses(&self) -> Box<dyn Iterator<Item = Sbdf> + '_> {
+    fn addresses(&self, range: RangeInclusive<Sbdf>) -> Vec<Sbdf> {
         // Read before the composition starts, so that an error was seen there.
-        Box::new(self.addresses.get().into_iter().flatten().copied())
+        let addresses = self.addresses.get().map_or(&[][..], Vec::as_slice);
+        let start = addresses.partition_point(|address| address < range.start());
+        let end = addresses.partition_point(|address| address <= range.end());
+        addresses.get(start..end).unwrap_or_default().to_vec()
     }
 
     fn details(&self, address: Sbdf) -> Option<HostFunction> {
         self.read([address]);
-        let mdev = match self.host.mdev(address) {
-            Ok(mdev) => mdev,
+        let (subsystem, mdev) = match self.rarer(address) {
+            Ok(rarer) => rarer,
             Err(error) => {
                 self.trouble.borrow_mut().get_or_insert(error);
                 return None;
@@ -365,7 +398,7 @@ impl HostFunctions for Survey<'_> {
         Some(HostFunction {
             vendor: function.vendor,
             device: function.device,
-            subsystem: function.subsystem,
+            subsystem,
             iommu_group: function.iommu_group,
             mdev: mdev != Mdev::None,
             nvidia: mdev == Mdev::Nvidia,
@@ -398,6 +431,8 @@ struct Judged<'a> {
     host_widths: Widths,
     intersection: Option<Widths>,
     needs: Vec<bool>,
+    /// Why a loss cannot be told, where the guest's layout would hide what the host may give.
+    doubt: Option<String>,
 }
 
 impl<'a> Judged<'a> {
@@ -412,6 +447,7 @@ impl<'a> Judged<'a> {
             host_widths: Widths::NONE,
             intersection: None,
             needs: Vec::new(),
+            doubt: None,
         }
     }
 
@@ -480,7 +516,9 @@ impl<'a> Chain<'a> {
     }
 
     fn needs(&self, addr: Sbdf) -> bool {
-        self.topology.get(addr).is_some() && self.settings.devices.includes(self.class(addr))
+        let class = self.class(addr);
+        self.topology.get(addr).is_some()
+            && (class == UNKNOWN_CLASS || self.settings.devices.includes(class))
     }
 
     /// What a guest port advertises with everything that sits on it.
@@ -551,6 +589,15 @@ impl<'a> Chain<'a> {
             Verdict::Unavailable if unreadable => Verdict::Unknown,
             verdict => verdict,
         };
+        let doubt = answer
+            .and_then(|answer| answer.denial.as_ref())
+            .filter(|_| verdict == Verdict::Unknown && advertised.is_err())
+            .map(|denial| {
+                format!(
+                    "cannot tell whether {} loses AtomicOps: {denial}",
+                    entry.index
+                )
+            });
         let reason =
             (verdict == Verdict::Lost).then(|| self.reason(entry, place, advertised.err()));
         Judged {
@@ -563,6 +610,7 @@ impl<'a> Chain<'a> {
             host_widths,
             intersection,
             needs,
+            doubt,
         }
     }
 
@@ -805,8 +853,9 @@ impl<'a> Chain<'a> {
             .filter(|function| self.needs(function.addr))
             .min_by_key(|function| !is_gpu(function.class))?;
         let id = format!("{:04x}:{:04x}", gpu.vendor, gpu.device);
-        let subsystem = gpu
-            .subsystem
+        let rarer = self.survey.rarer(gpu.addr).ok();
+        let subsystem = rarer
+            .and_then(|(subsystem, _)| subsystem)
             .map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
         let has_subsystem = entry.subsystem_id.is_some();
         let group = gpu.iommu_group.filter(|_| entry.iommugroup.is_some());
@@ -911,6 +960,9 @@ impl<'a> Chain<'a> {
             .collect()
     }
 }
+
+/// The class code of a function whose class cannot be read: it may be a GPU.
+const UNKNOWN_CLASS: u32 = 0xff_ffff;
 
 /// Whether a class code is that of a display controller or a processing accelerator.
 const fn is_gpu(class: u32) -> bool {

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use crate::chain::{self, ResolveError};
-use crate::commands::check::name_functions;
+use crate::commands::check::Names;
 use crate::examine::{Examined, Survey, is_true};
 use crate::host::{Host, HostError};
 use crate::logging;
@@ -171,10 +171,10 @@ fn say(call: &Call, settings: &Settings, outcome: &Outcome) {
             .lines()
             .iter()
             .filter(|line| !line.starts_with(' '));
-        let lines = lines
+        let lines: Vec<_> = lines
             .map(|line| format!("VM {} {}: {line}", call.vmid, call.phase))
             .collect();
-        logging::to_syslog(call.root.clone(), log::Level::Warn, lines);
+        logging::to_syslog(call.root.as_deref(), log::Level::Warn, &lines);
     }
 }
 
@@ -235,7 +235,10 @@ fn work(call: &Call, start: Instant, news: &Sender<News>) {
         Ok(host) => {
             let policies = Policies::read(&host, call.config.as_deref());
             let settings = policies.of(call.vmid);
-            let _ = news.send(News::Settings(Box::new(settings.clone())));
+            // The other thread starts out from the defaults; waking it costs more than all that is read here.
+            if settings != Settings::default() {
+                let _ = news.send(News::Settings(Box::new(settings.clone())));
+            }
             phase(call, start, &host, &policies, &settings)
         }
         Err(error) => trouble(call, &error.in_words()),
@@ -308,7 +311,7 @@ fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Exami
         .examine(call.vmid, &bytes, settings)
         .map_err(|error| error.in_words())?;
     if examined.report.reported {
-        name_functions(host, std::slice::from_mut(&mut examined.report));
+        Names::new(host).fill(&mut examined.report);
     }
     Ok(Some(examined))
 }
@@ -349,7 +352,11 @@ fn decide(
 ) -> Outcome {
     let mut outcome = Outcome::default();
     if !examined.report.reported {
-        return outcome;
+        // A repair is not missed for long: the next pre-start looks again.
+        return match examined.doubts.first() {
+            Some(doubt) if call.phase == Phase::PreStart => trouble(call, doubt),
+            _ => outcome,
+        };
     }
     let findings = text::findings(&examined.report);
     let hands_off = hands_off(examined);

@@ -378,11 +378,11 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_program() {
-        let text: String = KEYS
+        let lines: Vec<_> = KEYS
             .iter()
-            .map(|(key, default, _)| format!("{key} = {default}\n"))
+            .map(|(key, default, _)| format!("{key} = {default}"))
             .collect();
-        let policy = Policy::parse("x", &text).expect("defaults");
+        let policy = Policy::parse("x", &lines.join("\n")).expect("defaults");
         let vmid = crate::vmconf::Vmid::new(100).expect("a VM ID");
         assert_eq!(
             crate::settings::resolve([&policy], vmid),

@@ -33,9 +33,9 @@ pub enum Mode {
 /// How a card with several functions is repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Strategy {
-    /// Only the function that needs `AtomicOps` stays in the VM.
+    /// Only the function that needs AtomicOps stays in the VM.
     Explicit,
-    /// The other functions move to `hostpci` entries of their own.
+    /// The other functions move to hostpci entries of their own.
     Split,
     /// Split where enough indices are free, else explicit.
     Auto,

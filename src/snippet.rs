@@ -153,10 +153,8 @@ fn with_record(record: &str, path: &Path, sum: &str) -> String {
         .lines()
         .filter(|line| record_line(line).is_none_or(|(_, name)| Path::new(name) != path));
     let own = format!("{sum}  {}", path.display());
-    others
-        .chain([own.as_str()])
-        .map(|line| format!("{line}\n"))
-        .collect()
+    let lines: Vec<_> = others.chain([own.as_str(), ""]).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -193,6 +191,38 @@ mod tests {
         assert_eq!(
             sum(b"abc"),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
+    #[test]
+    fn the_package_s_text_is_installed_and_refreshed() {
+        let root = tempfile::tempdir().expect("directory");
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path.trim_start_matches('/'));
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("directory");
+            std::fs::write(path, text).expect("file");
+        };
+        let snippet = Snippet {
+            storage: "local".to_owned(),
+            directory: PathBuf::from("/srv/snippets"),
+        };
+        let tree = Tree::open(root.path()).expect("tree");
+        let run = || {
+            let host = Host::at(root.path()).expect("host");
+            install(&host, &tree, &snippet).expect("installed");
+            let installed = root.path().join("srv/snippets").join(NAME);
+            std::fs::read_to_string(installed).expect("the snippet")
+        };
+        // Without a package the program brings the text.
+        assert_eq!(run(), TEXT);
+        // A newer package has another one, and what is there is ours by the record.
+        put(SOURCE, "#!/bin/sh\n# newer\n");
+        assert_eq!(run(), "#!/bin/sh\n# newer\n");
+        let record = root.path().join(RECORD.trim_start_matches('/'));
+        let record = std::fs::read_to_string(record).expect("the record");
+        assert_eq!(
+            record,
+            format!("{}  /srv/snippets/{NAME}\n", sum(b"#!/bin/sh\n# newer\n"))
         );
     }
 }

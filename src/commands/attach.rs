@@ -255,11 +255,11 @@ fn pick<'s>(
             .ok_or_else(|| no_storage(storages));
     };
     let storage = storages.get(name).ok_or_else(|| {
-        let names: Vec<_> = storages.iter().map(|(name, _)| name).collect();
+        let all: Vec<_> = storages.iter().map(|(id, _)| id).collect();
         anyhow!(
             "there is no storage '{}'; there are: {}",
             escape::text(name),
-            names.join(", ")
+            all.join(", ")
         )
     })?;
     if !storage.is_available_on(node) {
@@ -326,7 +326,7 @@ impl Bench<'_> {
             None => None,
         };
         if let Some(new) = &changed {
-            policy.write(tree, new)?;
+            NodePolicy::write(tree, new)?;
         }
         if let Err(error) = invoke::run(&words, self.global.quiet) {
             if changed.is_some() {
@@ -388,7 +388,7 @@ impl Bench<'_> {
             let new = policy_chain::remove(&policy.text, vmid, script, &inherited)
                 .with_context(|| format!("cannot change {NODE_FILE}"))?;
             if let Some(new) = new {
-                policy.write(tree, &new)?;
+                NodePolicy::write(tree, &new)?;
             }
             self.say(&format!(
                 "VM {vmid}: '{}' is its hookscript again",
@@ -551,7 +551,7 @@ impl NodePolicy {
         Ok(Self { text, existed })
     }
 
-    fn write(&self, tree: &Tree, new: &str) -> anyhow::Result<()> {
+    fn write(tree: &Tree, new: &str) -> anyhow::Result<()> {
         Policy::parse(NODE_FILE, new)?;
         install::install(
             tree,

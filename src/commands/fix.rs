@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
 
-use super::check::{as_root, name_functions, no_such_vm, policies};
+use super::check::{Names, as_root, no_such_vm, policies};
 use super::{ask, host, mapping, print};
 use crate::change::{self, Change};
 use crate::cli::Global;
@@ -25,6 +25,10 @@ const LOSS_STAYS: u8 = 1;
 
 /// Arguments of `fix`.
 #[derive(Debug, clap::Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub struct Arguments {
     /// The VM
     #[arg(required_unless_present = "all")]
@@ -87,7 +91,7 @@ fn examine(survey: &Survey, vmid: Vmid, settings: &Settings) -> anyhow::Result<O
         .examine(vmid, &bytes, settings)
         .map_err(as_root)
         .with_context(|| format!("VM {vmid}"))?;
-    name_functions(host, std::slice::from_mut(&mut examined.report));
+    Names::new(host).fill(&mut examined.report);
     Ok(Some(examined))
 }
 
@@ -193,7 +197,7 @@ fn one(
             strategy => strategy != "advice",
         })
     };
-    Ok(if lost.iter().all(|entry| repaired(entry)) {
+    Ok(if lost.iter().all(repaired) {
         0
     } else {
         LOSS_STAYS
@@ -387,7 +391,7 @@ fn overview(page: &mut Page, global: &Global, examined: &Examined) -> anyhow::Re
                 }
             }
             (None, Some(why)) => {
-                page.labelled(2, &label, &format!("no fix: {}", escape::text(why)))
+                page.labelled(2, &label, &format!("no fix: {}", escape::text(why)));
             }
             _ => {}
         }

@@ -45,7 +45,12 @@ pub fn host(global: &Global) -> anyhow::Result<Host> {
 pub fn print(answer: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+    unless_closed(out.write_all(answer.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What writing an answer came to, where nobody may be reading any more.
+pub fn unless_closed(written: std::io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write the answer")
         }

@@ -3,10 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -333,13 +332,13 @@ impl Root {
         };
         self.note(listing, |_| ());
         let mut names = Vec::new();
-        let mut directory = Dir::from_fd(fd).map_err(|errno| self.error(path, errno))?;
-        for entry in directory.iter() {
-            let entry = entry.map_err(|errno| self.error(path, errno))?;
+        // Through its descriptor's name: nix takes an error in the middle of a directory for its end.
+        let opened = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        for entry in std::fs::read_dir(opened).map_err(|error| self.error(path, error))? {
+            let entry = entry.map_err(|error| self.error(path, error))?;
             // A name that is not UTF-8 is none of ours.
-            match entry.file_name().to_str() {
-                Ok("." | "..") | Err(_) => {}
-                Ok(name) => names.push(name.to_owned()),
+            if let Ok(name) = entry.file_name().into_string() {
+                names.push(name);
             }
         }
         names.sort_unstable();

@@ -1366,10 +1366,9 @@ mod tests {
             parse(&" ".repeat(super::MAX_BYTES + 1)),
             Err(LspciError::TooLong)
         );
-        let mut text = String::new();
-        for number in 0..=super::MAX_FUNCTIONS {
-            text += &format!("{:04x}:{:02x}:00.0 x\n", number / 256, number % 256);
-        }
+        let line = |number| format!("{:04x}:{:02x}:00.0 x\n", number / 256, number % 256);
+        let lines: Vec<_> = (0..=super::MAX_FUNCTIONS).map(line).collect();
+        let text = lines.concat();
         assert_eq!(error(&text), "line 16385: more than 16384 functions");
         let greedy = |addr: &str| {
             format!(

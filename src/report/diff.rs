@@ -32,11 +32,12 @@ pub fn unified(name: &str, before: &[u8], after: &[u8], palette: Palette) -> Str
         for change in hunk.iter_changes() {
             let line = change.value().strip_suffix('\n');
             let shown = line_text(line.unwrap_or(change.value()));
-            text.push_str(&match change.tag() {
+            let shown = match change.tag() {
                 ChangeTag::Equal => format!(" {shown}"),
                 ChangeTag::Delete => palette.bad(&format!("-{shown}")),
                 ChangeTag::Insert => palette.good(&format!("+{shown}")),
-            });
+            };
+            text.push_str(&shown);
             text.push('\n');
             if line.is_none() {
                 text.push_str("\\ No newline at end of file\n");

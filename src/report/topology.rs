@@ -14,7 +14,7 @@ use super::model;
 use super::style::Palette;
 use super::text::{Style, reason_words, vm_title, widths_words};
 use crate::examine;
-use crate::pci::express::{DevCap2, Express, PortType};
+use crate::pci::express::{DevCap2, DevCtl2, Express, PortType};
 use crate::pci::{Function, Registers, Sbdf, Topology, Widths};
 use crate::rules::linux::Kernel;
 use crate::rules::vfio::{HostAnswer, HostDenial, host_answer};
@@ -411,7 +411,7 @@ fn port_words(bridge: &Function) -> (&'static str, String, Mark) {
             let blocks = upstream
                 && express
                     .devctl2
-                    .is_some_and(|register| register.atomic_op_egress_blocking());
+                    .is_some_and(DevCtl2::atomic_op_egress_blocking);
             let words = match (routes, blocks) {
                 (true, false) => "routes",
                 (false, false) => "does not route",
@@ -937,19 +937,16 @@ impl Columns<'_> {
         let mut title = Paragraph::default();
         title.push(&text(host), Mark::Head);
         let mut cell = Vec::new();
-        match found {
-            Some(function) => {
-                let given = name.map(|name| short(name, LONGEST));
-                title.push(&given.unwrap_or_else(|| view.name(function)), Mark::Plain);
-                let (words, mark) = answer_words(&view.answer(function.addr), function.class);
-                let mut bits = Paragraph::default();
-                bits.push(&words, mark);
-                cell.extend([title, bits]);
-            }
-            None => {
-                title.push("not on this host", Mark::Doubt);
-                cell.push(title);
-            }
+        if let Some(function) = found {
+            let given = name.map(|name| short(name, LONGEST));
+            title.push(&given.unwrap_or_else(|| view.name(function)), Mark::Plain);
+            let (words, mark) = answer_words(&view.answer(function.addr), function.class);
+            let mut bits = Paragraph::default();
+            bits.push(&words, mark);
+            cell.extend([title, bits]);
+        } else {
+            title.push("not on this host", Mark::Doubt);
+            cell.push(title);
         }
         self.row(&cell, &own.unwrap_or_default());
     }

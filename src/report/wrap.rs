@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn prose_hangs_below_its_first_word() {
         let text = page(20, |page| {
-            page.labelled(1, "is: ", "one two three four five")
+            page.labelled(1, "is: ", "one two three four five");
         });
         assert_eq!(text, " is: one two three\n     four five\n");
         // Exactly as long as the line.
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_long_label_leaves_room_for_its_text() {
         let text = page(20, |page| {
-            page.labelled(1, "a long label: ", "one two three")
+            page.labelled(1, "a long label: ", "one two three");
         });
         assert_eq!(text, " a long label: one\n   two three\n");
     }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_command_between_backticks_stays_on_one_line() {
         let text = page(20, |page| {
-            page.prose(0, "now run `qm start 101`, then wait")
+            page.prose(0, "now run `qm start 101`, then wait");
         });
         assert_eq!(text, "now run\n`qm start 101`, then\nwait\n");
     }

@@ -13,8 +13,8 @@
 //! and the lines' text tells afterwards ([`Journal::last_edit`]). The next change of the same VM writes the missing
 //! outcome ([`Journal::settle`]).
 //!
-//! `line` counts from 1 in the file before the change (for an added line: in the file after it). `old` and `new` are
-//! whole lines without their ending; null where the line was added or removed. In them a backslash is written `\\`
+//! `line` counts from 1 in the file after the change (for a removed line: what follows it). `old` and `new` are whole
+//! lines with their ending, so that it comes back too; null where the line was added or removed. In them a backslash is written `\\`
 //! and a byte that is not UTF-8 `\xNN`. `after` of an intent is null where another program (`qm set`) composes the
 //! file.
 //!
@@ -128,12 +128,12 @@ pub enum Origin {
 pub struct LineChange {
     /// Its key, such as `hostpci0`.
     pub key: String,
-    /// Its number, from 1, in the file before the change; of an added line, in the file after it.
+    /// Its number, from 1, in the file after the change; of a removed line, the number of what follows it.
     pub line: usize,
-    /// The line before, without its ending; none for one that is added.
+    /// The line before, with its ending; none for one that is added.
     #[serde(with = "escaped")]
     pub old: Option<Vec<u8>>,
-    /// The line after, without its ending; none for one that is removed.
+    /// The line after, with its ending; none for one that is removed.
     #[serde(with = "escaped")]
     pub new: Option<Vec<u8>>,
 }

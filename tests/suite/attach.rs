@@ -259,9 +259,8 @@ fn a_file_of_others_is_in_the_way_an_old_one_of_ours_is_not() {
 }
 
 #[test]
-fn the_package_s_copy_is_what_is_installed() {
+fn a_snippet_that_cannot_be_run_is_mended() {
     let live = Live::new(x399_two_7900xt());
-    // The package's directory cannot be mounted over: the program has its text in itself.
     ok(&live, &["attach", "101"]);
     fs::set_permissions(live.tree.at(SNIPPET), fs::Permissions::from_mode(0o644)).expect("mode");
     let text = ok(&live, &["attach", "101"]);

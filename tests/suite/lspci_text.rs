@@ -43,10 +43,11 @@ fn is_hex(line: &str) -> bool {
 }
 
 fn only(text: &str, keep: impl Fn(&str) -> bool) -> String {
-    text.lines()
+    let lines: Vec<_> = text
+        .split_inclusive('\n')
         .filter(|line| keep(line))
-        .map(|line| format!("{line}\n"))
-        .collect()
+        .collect();
+    lines.concat()
 }
 
 /// The listing has the functions of `sysfs`, each as `expected` leaves it.
