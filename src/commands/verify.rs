@@ -51,11 +51,11 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
             }
             Err(error) => (Level::Warn, vec![escape::text(&format!("{error:#}"))]),
         };
-        let lines = lines
+        let lines: Vec<_> = lines
             .iter()
             .map(|line| format!("VM {} verify: {line}", arguments.vmid))
             .collect();
-        logging::to_syslog(global.root.clone(), level, lines);
+        logging::to_syslog(global.root.as_deref(), level, &lines);
     }
     let (comparison, _) = result?;
     print(&match arguments.format {

@@ -34,7 +34,8 @@ pub fn session(name: &str) -> Vec<Step> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data/qmp")
         .join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines()
         .map(|line| match line.split_once(' ') {
             Some((">", sent)) => Step::Expect(sent.to_owned()),
