@@ -151,10 +151,10 @@ pub fn main() -> ExitCode {
     match dispatch(&cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!(
+            commands::complain(&format!(
                 "error: {}",
                 crate::report::escape::text(&format!("{error:#}"))
-            );
+            ));
             ExitCode::from(EXIT_ERROR)
         }
     }
@@ -163,6 +163,21 @@ pub fn main() -> ExitCode {
 fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
     let global = &cli.global;
     crate::logging::start(global.verbose);
+    match &cli.command {
+        // It gives up what it can by itself.
+        Command::Hook { .. } => {}
+        // These call qm and pvesh, to which Proxmox may give a profile of their own.
+        Command::Fix(_) | Command::Undo(_) | Command::Attach(_) | Command::Detach(_) => {
+            crate::confine::command();
+        }
+        Command::Check(_)
+        | Command::Config(_)
+        | Command::Topology(_)
+        | Command::Capture(_)
+        | Command::Verify(_)
+        | Command::Completions(_)
+        | Command::Man(_) => crate::confine::reader(),
+    }
     match &cli.command {
         Command::Hook { vmid, phase } => Ok(hook::run(&hook::Call {
             root: global.root.clone(),

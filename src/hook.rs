@@ -97,12 +97,16 @@ fn verify_in_background(call: &Call) {
         command.arg("--root").arg(root);
     }
     command
+        .env_clear()
+        .envs(crate::invoke::PLAIN_ENVIRONMENT)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
     if let Err(error) = command.spawn() {
-        println!("WARN: pve-atomicops: cannot start the check of the running guest: {error}");
+        print_line(&format!(
+            "WARN: pve-atomicops: cannot start the check of the running guest: {error}"
+        ));
     }
 }
 
@@ -113,7 +117,9 @@ fn chained(call: &Call, scripts: &[String]) -> u8 {
     }
     let resolve = |volume: &str| resolve(call, volume);
     let own = own_scripts(call);
-    let warn = |failure: &chain::Failure| println!("WARN: {}", escape::text(&chain_of(failure)));
+    let warn = |failure: &chain::Failure| {
+        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))))
+    };
     match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
         Ok(()) => 0,
         Err(failure) => {
@@ -153,6 +159,13 @@ fn own_scripts(call: &Call) -> Vec<PathBuf> {
         .and_then(|volume| resolve(call, &volume).ok())
         .into_iter()
         .collect()
+}
+
+/// Prints a line into the task log, if somebody reads it: `println!` would panic where nobody does, and its exit status
+/// would stop the VM.
+fn print_line(line: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Prints the outcome into the task log, and sends it to syslog.

@@ -103,16 +103,21 @@ impl Host {
         match regular(fd, ARCHIVE_LIMIT) {
             Ok((file, _)) => {
                 let tree = Tree::unpack(file).map_err(|cause| error(cause.into()))?;
-                Ok(Self::below(Root::archive(tree, path), false))
+                Ok(Self::unpacked(tree, path))
             }
             Err(Cause::NotRegular) => Self::new(path, false),
             Err(cause) => Err(error(cause)),
         }
     }
 
+    /// The tree that was unpacked from an archive; `shown` is what messages call it.
+    pub fn unpacked(tree: Tree, shown: &Path) -> Self {
+        Self::below(Root::archive(tree, shown), false)
+    }
+
     /// A host of which only this listing is known.
     pub fn listed(listing: Listing) -> Self {
-        Self::below(Root::archive(Tree::default(), Path::new("/")), false).with_listing(listing)
+        Self::unpacked(Tree::default(), Path::new("/")).with_listing(listing)
     }
 
     fn new(directory: &Path, live: bool) -> Result<Self, HostError> {

@@ -2,7 +2,7 @@
 //!
 //! The program is looked for in the absolute directories of `PATH`, as root's own environment has it. Relative ones and
 //! empty ones are passed over: the current directory decides nothing here. Where there is no `PATH`, those of the
-//! system are taken. Standard input is empty: a command that asks must not take an answer that was meant for us.
+//! system are taken. Nothing else of the caller's environment is passed on. Standard input is empty: a command that asks must not take an answer that was meant for us.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -15,6 +15,11 @@ use crate::report::escape;
 
 /// Where programs are looked for without a `PATH`.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of programs that are run for their work, and not in place of what Proxmox would run: nothing of the
+/// caller's, such as `PERL5LIB` or `LD_PRELOAD` kept by `sudo -E`, reaches them.
+pub const PLAIN_ENVIRONMENT: [(&str, &str); 3] =
+    [("HOME", "/root"), ("LC_ALL", "C"), ("PATH", SYSTEM_PATH)];
 
 /// Why a command did not do its work. Each text names the command as it can be typed.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +75,12 @@ pub fn run(words: &[String], quiet: bool) -> Result<(), InvokeError> {
     log::debug!("runs {} as {}", command(), path.display());
     // What we printed so far stands before what the command prints.
     let _ = io::stdout().flush();
-    let status = Command::new(path)
+    let mut plain = Command::new(&path);
+    plain.env_clear().envs(PLAIN_ENVIRONMENT);
+    if let Some(search) = std::env::var_os("PATH") {
+        plain.env("PATH", search);
+    }
+    let status = plain
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(if quiet {

@@ -1,10 +1,12 @@
 //! Where messages go that are neither answers nor findings: standard error with `-v`, syslog for the hook.
 
+use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
 use crate::report::escape;
 
@@ -19,7 +21,9 @@ impl Log for Terminal {
     fn log(&self, record: &Record) {
         if self.enabled(record.metadata()) {
             let text = escape::text(&record.args().to_string());
-            eprintln!("{}: {text}", record.level().as_str().to_lowercase());
+            let level = record.level().as_str().to_lowercase();
+            // A standard error that takes nothing is no reason to fail.
+            let _ = writeln!(std::io::stderr(), "{level}: {text}");
         }
     }
 
@@ -41,8 +45,6 @@ pub fn start(verbose: bool) {
 
 /// How long the system log may take. Its socket has room for a few messages, and then waits for the daemon.
 const SYSLOG_LIMIT: Duration = Duration::from_millis(500);
-/// `LOG_DAEMON` of syslog(3), shifted as it is sent.
-const FACILITY_DAEMON: u8 = 3 << 3;
 
 /// Sends lines to the system log below `root`, as messages of the facility daemon.
 ///
@@ -52,27 +54,29 @@ pub fn to_syslog(root: Option<&Path>, level: Level, lines: &[String]) {
     let _ = send(root.unwrap_or(Path::new("/")), level, lines);
 }
 
-/// Messages as syslog(3) writes them, but for the time, which the daemon notes itself (the local time zone would have to
-/// be read for it). The kernel keeps the time limit, so that no thread is needed to watch it.
-fn send(root: &Path, level: Level, lines: &[String]) -> std::io::Result<()> {
+/// The kernel keeps the time limit, so that no thread is needed to watch it.
+fn send(root: &Path, level: Level, lines: &[String]) -> Result<(), syslog::Error> {
     let start = Instant::now();
-    let severity = match level {
-        Level::Error | Level::Warn => 4,
-        Level::Info => 6,
-        Level::Debug | Level::Trace => 7,
+    let formatter = Formatter3164 {
+        facility: Facility::LOG_DAEMON,
+        hostname: None,
+        process: "pve-atomicops".to_owned(),
+        pid: std::process::id(),
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect(root.join("dev/log"))?;
+    let mut logger = Logger::new(LoggerBackend::Unix(socket), formatter);
     for line in lines {
-        // No time left is an error too.
-        let left = SYSLOG_LIMIT.saturating_sub(start.elapsed());
-        socket.set_write_timeout(Some(left))?;
-        let message = format!(
-            "<{}>pve-atomicops[{}]: {line}",
-            FACILITY_DAEMON | severity,
-            std::process::id()
-        );
-        socket.send(message.as_bytes())?;
+        if let LoggerBackend::Unix(socket) = &logger.backend {
+            // No time left is an error too.
+            let left = SYSLOG_LIMIT.saturating_sub(start.elapsed());
+            socket.set_write_timeout(Some(left))?;
+        }
+        match level {
+            Level::Error | Level::Warn => logger.warning(line)?,
+            Level::Info => logger.info(line)?,
+            Level::Debug | Level::Trace => logger.debug(line)?,
+        }
     }
     Ok(())
 }

@@ -87,7 +87,8 @@ pub fn rewrite(context: &Context, examined: &Examined) -> Result<Repaired, Strin
         context.deadline,
     )?;
     let mut lines: Vec<_> = edit.changes.iter().map(change_line).collect();
-    lines.extend(doubts.into_iter().map(|doubt| format!("WARN: {doubt}")));
+    let doubts = doubts.iter().map(|doubt| escape::text(doubt));
+    lines.extend(doubts.map(|doubt| format!("WARN: {doubt}")));
     lines.push(format!(
         "  take it back with `pve-atomicops undo {}`",
         context.call.vmid

@@ -118,7 +118,7 @@ pub fn run(command: &[String], deadline: Instant) -> Result<(), RestartError> {
     let mut child = Command::new(program)
         .args(arguments)
         .env_clear()
-        .envs([("LC_ALL", "C"), ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")])
+        .envs(crate::invoke::PLAIN_ENVIRONMENT)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()

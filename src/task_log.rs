@@ -1,5 +1,7 @@
 //! Lines of a task log: what the hook says, and with which weight.
 
+use crate::report::escape;
+
 /// What the hook has to say, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskLog {
@@ -8,18 +10,26 @@ pub struct TaskLog {
 
 impl TaskLog {
     /// Adds a line.
+    ///
+    /// Whoever makes a line escapes what is in it. A character that would still forge another line, or move a cursor, is
+    /// escaped here.
     pub fn line(&mut self, line: impl Into<String>) {
-        self.lines.push(line.into());
+        let line = line.into();
+        let safe = !line.chars().any(escape::is_unsafe);
+        self.lines
+            .push(if safe { line } else { escape::text(&line) });
     }
 
     /// Adds a warning, which Proxmox shows in colour.
     pub fn warning(&mut self, what: impl AsRef<str>) {
-        self.lines.push(format!("WARN: {}", what.as_ref()));
+        self.line(format!("WARN: {}", what.as_ref()));
     }
 
     /// Adds several lines.
     pub fn extend(&mut self, lines: impl IntoIterator<Item = String>) {
-        self.lines.extend(lines);
+        for line in lines {
+            self.line(line);
+        }
     }
 
     /// The lines, without line ends.

@@ -26,7 +26,7 @@ pub fn agreed(question: &str) -> anyhow::Result<bool> {
         .context("cannot read the answer")?;
     if answer.is_empty() {
         // No line end came with it.
-        println!();
+        super::print("\n")?;
     }
     Ok(is_yes(&answer))
 }

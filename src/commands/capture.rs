@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::{check, host, print};
+use super::{check, complain, host, print};
 use crate::capture::{self, CaptureError};
 use crate::cli::Global;
 use crate::report::escape;
@@ -34,10 +34,10 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
         .pack(&mut bytes)
         .context("cannot pack the archive")?;
     for line in &capture.left_out {
-        eprintln!("left out: {}", escape::text(line));
+        complain(&format!("left out: {}", escape::text(line)));
     }
     if !nix::unistd::geteuid().is_root() && host.is_live() {
-        eprintln!("not run as root: without the registers of the devices; run this as root");
+        complain("not run as root: without the registers of the devices; run this as root");
     }
     let default = || {
         PathBuf::from(format!(

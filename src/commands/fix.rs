@@ -153,7 +153,7 @@ fn one(
     }
     print(&page.into_text())?;
     if edit.is_empty() && mappings.is_empty() {
-        println!("\nThere is nothing here to change without a decision of yours.");
+        print("\nThere is nothing here to change without a decision of yours.\n")?;
         return Ok(if arguments.dry_run { 0 } else { LOSS_STAYS });
     }
     if let Some(key) = change::pending_key(config, &edit.changes) {
@@ -163,15 +163,15 @@ fn one(
         );
     }
     if arguments.dry_run {
-        println!("\nNothing was changed (--dry-run).");
+        print("\nNothing was changed (--dry-run).\n")?;
         return Ok(0);
     }
     if !mappings.is_empty() && !host.is_live() {
         bail!("a mapping is changed by pvesh on a live host only, and this is a tree below --root");
     }
-    println!();
+    print("\n")?;
     if !arguments.yes && !ask::agreed("Make this change?")? {
-        println!("Nothing was changed.");
+        print("Nothing was changed.\n")?;
         return Ok(LOSS_STAYS);
     }
     let mut page = Page::new(global.style().columns);

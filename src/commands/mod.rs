@@ -41,6 +41,12 @@ pub fn host(global: &Global) -> anyhow::Result<Host> {
     }
 }
 
+/// Prints a line on standard error, if it takes one.
+pub fn complain(line: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Prints an answer. A reader that has gone away, such as `head`, is no error.
 pub fn print(answer: &str) -> anyhow::Result<()> {
     use std::io::Write as _;

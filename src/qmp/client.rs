@@ -1,6 +1,7 @@
 //! The commands.
 
 use std::fmt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -83,15 +84,28 @@ impl Client {
     ) -> Result<Self, QmpError> {
         let began = Instant::now();
         let busy_until = deadline.min(began.checked_add(busy).unwrap_or(deadline));
-        let mut connection = Connection::open(path, busy_until)?;
+        let connection = Connection::open(path, busy_until)?;
         // QEMU stops accepting while it has a client, so that the next one waits in the backlog: no greeting.
-        let greeting = match connection.receive(GREETING, busy_until) {
-            Err(QmpError::Timeout { .. }) => Err(QmpError::Busy {
+        match Self::greet(connection, deadline, busy_until) {
+            Err(QmpError::Timeout { during: GREETING }) => Err(QmpError::Busy {
                 path: path.to_owned(),
                 waited: began.elapsed(),
             }),
             other => other,
-        }?;
+        }
+    }
+
+    /// Agrees on command mode over a socket that is connected already.
+    pub fn over(stream: UnixStream, deadline: Instant) -> Result<Self, QmpError> {
+        Self::greet(Connection::over(stream)?, deadline, deadline)
+    }
+
+    fn greet(
+        mut connection: Connection,
+        deadline: Instant,
+        greeted_by: Instant,
+    ) -> Result<Self, QmpError> {
+        let greeting = connection.receive(GREETING, greeted_by)?;
         let greeting: Greeting = decode(&greeting, GREETING)?;
         let mut client = Self {
             connection,

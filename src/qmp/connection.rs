@@ -32,6 +32,21 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Takes a socket that is connected already.
+    pub(super) fn over(stream: UnixStream) -> Result<Self, QmpError> {
+        stream
+            .set_nonblocking(true)
+            .map_err(|source| QmpError::Io {
+                during: "setting the socket up",
+                source,
+            })?;
+        Ok(Self {
+            stream,
+            pending: Vec::new(),
+            searched: 0,
+        })
+    }
+
     /// Connects, trying again until `busy_until` while the backlog is full or nobody listens yet.
     pub(super) fn open(path: &Path, busy_until: Instant) -> Result<Self, QmpError> {
         let began = Instant::now();

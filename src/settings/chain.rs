@@ -91,7 +91,8 @@ pub fn remove(
             .filter(|(other, _)| *other != at)
             .map(|(_, script)| script)
             .collect();
-        if rest.is_empty() || rest.into_iter().eq(inherited) {
+        // An empty chain of its own is not the same as none: it keeps the scripts of all VMs from this one.
+        if rest.into_iter().eq(inherited) {
             vm.remove("chain");
         } else if let Some(chain) = vm.get_mut("chain").and_then(Item::as_array_mut) {
             chain.remove(at);

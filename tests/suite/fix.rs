@@ -169,11 +169,9 @@ fn what_qm_refuses_is_passed_on_with_the_command() {
 fn a_change_in_between_is_noticed_by_its_digest() {
     let live = Live::new(x399_two_7900xt());
     let before = live.tree.vm_text(101);
-    let output = live
-        .command(&["fix", "101", "--yes"])
-        .env("STAND_IN_CHANGES_FIRST", "affinity: 0-15")
-        .output()
-        .expect("unshare runs");
+    live.tree
+        .put("run/stand-in/changes-first", "affinity: 0-15\n");
+    let output = live.run(&["fix", "101", "--yes"]);
     let (_, errors, status) = said(&output);
     assert_eq!(status, 2);
     assert!(

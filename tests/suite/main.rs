@@ -19,6 +19,7 @@ mod host;
 mod lab;
 mod lspci;
 mod lspci_text;
+mod properties;
 mod qmp;
 mod rewrite;
 mod terminal;

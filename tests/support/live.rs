@@ -34,7 +34,7 @@ impl Live {
     /// Takes a tree.
     pub fn new(tree: HostTree) -> Self {
         let node = tree.text("etc/hostname").trim().to_owned();
-        for place in ["run/lock/qemu-server", "var/lib"] {
+        for place in ["run/lock/qemu-server", "run/stand-in", "var/lib"] {
             fs::create_dir_all(tree.at(place)).expect(place);
         }
         Self { tree, node }
@@ -64,7 +64,6 @@ impl Live {
                 format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", stand_ins().display()),
             )
             .env("LC_ALL", "C")
-            .env("STAND_IN_LOG", self.log())
             .stdin(Stdio::null());
         command
     }
@@ -75,7 +74,7 @@ impl Live {
     }
 
     fn log(&self) -> PathBuf {
-        self.tree.at("commands")
+        self.tree.at("run/stand-in/log")
     }
 
     /// What `qm` and `pvesh` were called with so far, word by word.
