@@ -273,11 +273,10 @@ fn the_archive_has_what_is_read_and_no_more() {
         host.record();
         // What `capture` reads from itself is what check and topology read, and the display controllers beside it.
         let names = host.pci_names().unwrap();
-        let addresses = names.iter().map(|name| name.parse().unwrap());
-        let topology = host.topology(addresses.clone());
-        // What mappings ask for.
-        for address in addresses {
-            host.subsystem(address).unwrap();
+        let topology = host.topology(names.iter().map(|name| name.parse().unwrap()));
+        for name in &names {
+            // A mapping is compared with it.
+            host.subsystem(name.parse().unwrap()).unwrap();
         }
         let read: BTreeSet<_> = host
             .accesses()

@@ -33,12 +33,14 @@ fn by_sysfs(root: &Path) -> Topology {
     let names = host.pci_names().unwrap();
     let topology = host.topology(names.iter().map(|name| name.parse::<Sbdf>().unwrap()));
     assert_eq!(topology.iter().count(), names.len());
-    // Read only where somebody asks; the text has them always.
-    let with_subsystem = topology.iter().cloned().map(|mut function| {
-        function.subsystem = host.subsystem(function.addr).unwrap();
-        function
-    });
-    with_subsystem.collect()
+    topology
+        .iter()
+        .cloned()
+        .map(|mut function| {
+            function.subsystem = host.subsystem(function.addr).unwrap();
+            function
+        })
+        .collect()
 }
 
 /// Lines of the hexadecimal part.

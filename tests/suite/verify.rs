@@ -126,8 +126,8 @@ fn the_text_names_port_device_and_both_requester_bits() {
     let mut taken = guest(OFFERS);
     replace(
         &mut taken,
-        "00000000b0100068: 0x00000000",
-        "00000000b0100068: 0x00000040",
+        "00000000b0100064: 0x00300000 0x00000000",
+        "00000000b0100064: 0x00300000 0x00000040",
     );
     for (script, driver) in [
         (
