@@ -1,5 +1,11 @@
 //! Integration tests: one crate, one module per topic.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "counts are shown with the results"
+)]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -118,12 +118,11 @@ impl FakeQemu {
         path: Option<PathBuf>,
         body: impl FnOnce(UnixListener, &AtomicBool) + Send + 'static,
     ) -> Self {
-        let (path, directory) = match path {
-            Some(path) => (path, None),
-            None => {
-                let directory = tempfile::tempdir().unwrap();
-                (directory.path().join("101.qmp"), Some(directory))
-            }
+        let (path, directory) = if let Some(path) = path {
+            (path, None)
+        } else {
+            let directory = tempfile::tempdir().unwrap();
+            (directory.path().join("101.qmp"), Some(directory))
         };
         let listener = UnixListener::bind(&path).unwrap();
         let last = Arc::new(AtomicBool::new(false));
