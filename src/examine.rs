@@ -27,6 +27,9 @@ use crate::vmconf::document::Document;
 use crate::vmconf::mapping::{MapEntry, Mapping, Mappings};
 use crate::vmconf::{HostpciIndex, Vmid};
 
+/// Subsystem vendor and device ID, and the way to make mediated devices.
+type Rarer = (Option<(u16, u16)>, Mdev);
+
 /// What one run knows of the host.
 pub struct Survey<'h> {
     host: &'h Host,
@@ -36,8 +39,8 @@ pub struct Survey<'h> {
     mappings: OnceCell<Mappings>,
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
-    /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
-    rarer: RefCell<BTreeMap<Sbdf, (Option<(u16, u16)>, Mdev)>>,
+    /// What only mappings and mediated devices ask for.
+    rarer: RefCell<BTreeMap<Sbdf, Rarer>>,
     /// The first error of a read that had to answer without one.
     trouble: RefCell<Option<HostError>>,
 }
@@ -365,7 +368,7 @@ impl Survey<'_> {
         .map(Vec::as_slice)
     }
 
-    fn rarer(&self, addr: Sbdf) -> Result<(Option<(u16, u16)>, Mdev), HostError> {
+    fn rarer(&self, addr: Sbdf) -> Result<Rarer, HostError> {
         if let Some(known) = self.rarer.borrow().get(&addr) {
             return Ok(*known);
         }

@@ -118,7 +118,7 @@ fn chained(call: &Call, scripts: &[String]) -> u8 {
     let resolve = |volume: &str| resolve(call, volume);
     let own = own_scripts(call);
     let warn = |failure: &chain::Failure| {
-        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))))
+        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))));
     };
     match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
         Ok(()) => 0,

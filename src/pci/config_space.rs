@@ -173,7 +173,7 @@ where
 
     fn identity(&self) -> Option<Identity> {
         let id = self.known_dword(0)?;
-        let (vendor, device) = (id as u16, (id >> 16) as u16);
+        let (vendor, device) = ((id & 0xffff) as u16, (id >> 16) as u16);
         (vendor != 0xffff).then_some(Identity {
             vendor,
             device,
