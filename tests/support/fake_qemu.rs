@@ -118,13 +118,8 @@ impl FakeQemu {
         path: Option<PathBuf>,
         body: impl FnOnce(UnixListener, &AtomicBool) + Send + 'static,
     ) -> Self {
-        let (path, directory) = match path {
-            Some(path) => (path, None),
-            None => {
-                let directory = tempfile::tempdir().unwrap();
-                (directory.path().join("101.qmp"), Some(directory))
-            }
-        };
+        let directory = path.is_none().then(|| tempfile::tempdir().unwrap());
+        let path = path.unwrap_or_else(|| directory.as_ref().unwrap().path().join("101.qmp"));
         let listener = UnixListener::bind(&path).unwrap();
         let last = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&last);
@@ -146,8 +141,8 @@ impl FakeQemu {
     }
 }
 
-/// Whether the client stayed for the whole script.
-fn play(mut stream: &UnixStream, script: &[Step]) -> bool {
+/// Plays a script for one client. Whether it stayed for the whole of it.
+pub fn play(mut stream: &UnixStream, script: &[Step]) -> bool {
     let mut lines = BufReader::new(stream);
     for step in script {
         match step {

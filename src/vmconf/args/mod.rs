@@ -1,7 +1,7 @@
 //! The `args` key: raw options that Proxmox appends to QEMU's command line.
 //!
-//! Proxmox splits the value into words ([`shellwords`]), and QEMU reads each `-device` as a list of options
-//! ([`options`]) or as JSON. What comes out here are the PCI devices of interest: *ports* (everything with a bus of its
+//! Proxmox splits the value into words ([`shellwords()`]), and QEMU reads each `-device` as a list of options
+//! (`options`) or as JSON. What comes out here are the PCI devices of interest: *ports* (everything with a bus of its
 //! own), `vfio-pci` devices, and the other devices, which may take a slot.
 //!
 //! Not analysed, and said so: `-readconfig`, `-global` on these devices, another machine type. Options that neither add
