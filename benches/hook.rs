@@ -38,7 +38,9 @@ fn main() {
     if std::env::args().any(|word| word == "--test" || word == "--list") {
         return;
     }
-    let rounds = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds = std::env::var("ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let rounds = rounds.unwrap_or(101);
     let tree = support::program::copy_of(&support::program::example("x399-two-7900xt"));
     std::fs::create_dir(tree.path().join("dev")).expect("directory");
@@ -67,17 +69,22 @@ fn main() {
         hook("101", "pre-stop"),
         hook("101", "post-stop"),
         Program::new("Perl hook, prints a line", &[&perl, "101", "pre-start"]),
-        Program::new("bash hook, lspci -vv of two functions", &[&bash, "101", "pre-start"]),
+        Program::new(
+            "bash hook, lspci -vv of two functions",
+            &[&bash, "101", "pre-start"],
+        ),
     ];
     let times = wall(&programs, rounds);
-    println!("{rounds} rounds; wall time as the median, and in ratio to /bin/true: medians, and tenth percentiles\n");
+    println!(
+        "{rounds} rounds; wall time as the median, and in ratio to /bin/true: medians, and tenth percentiles\n"
+    );
     println!("| program | µs | ratio | ratio, p10 | system calls | instructions | peak KiB |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for (program, own) in programs.iter().zip(&times) {
-        let ratio = |part| {
-            quantile(own, part).as_secs_f64() / quantile(&times[0], part).as_secs_f64()
-        };
-        let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+        let ratio =
+            |part| quantile(own, part).as_secs_f64() / quantile(&times[0], part).as_secs_f64();
+        let number =
+            |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
         println!(
             "| {} | {} | {:.2} | {:.2} | {} | {} | {} |",
             program.name,
@@ -93,7 +100,11 @@ fn main() {
     for program in &programs[1..3] {
         if let Some(lines) = trace(program) {
             let (files, bytes) = reads(&lines, tree.path());
-            println!("{}: {} opened, {bytes} bytes of configuration space", program.name, files.len());
+            println!(
+                "{}: {} opened, {bytes} bytes of configuration space",
+                program.name,
+                files.len()
+            );
         }
     }
 }

@@ -16,7 +16,9 @@ fn main() {
         return;
     }
     let own = env!("CARGO_BIN_EXE_pve-atomicops");
-    println!("| functions of the host | opened | bytes of configuration space | system calls | instructions |");
+    println!(
+        "| functions of the host | opened | bytes of configuration space | system calls | instructions |"
+    );
     println!("| ---: | ---: | ---: | ---: | ---: |");
     let mut lists = Vec::new();
     let mut largest = None;
@@ -26,7 +28,8 @@ fn main() {
         let hook = Program::new("hook", &[own, "--root", &root, "hook", "100", "pre-start"]);
         let lines = trace(&hook).expect("strace is installed");
         let (files, bytes) = reads(&lines, tree.path());
-        let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+        let number =
+            |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
         println!(
             "| {} | {} | {bytes} | {} | {} |",
             functions(slots),
@@ -38,11 +41,16 @@ fn main() {
         largest = Some((tree, slots));
     }
     let same = lists.windows(2).all(|pair| pair[0] == pair[1]);
-    println!("\nThe lists of opened files are {}.\n", if same { "the same" } else { "NOT the same" });
+    println!(
+        "\nThe lists of opened files are {}.\n",
+        if same { "the same" } else { "NOT the same" }
+    );
 
     let (tree, slots) = largest.expect("a host");
     let root = tree.path().to_str().expect("a path in UTF-8").to_owned();
-    println!("| VMs | CPU ms | ms, all but one | µs each VM | peak KiB | listings of the devices |");
+    println!(
+        "| VMs | CPU ms | ms, all but one | µs each VM | peak KiB | listings of the devices |"
+    );
     println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
     let mut present = 0;
     let mut base = None;

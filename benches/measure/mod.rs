@@ -135,7 +135,9 @@ pub fn usage(program: &Program) -> Usage {
     let output = command.stderr(Stdio::piped()).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().last().unwrap_or_default();
-    let mut numbers = line.split(' ').map(|number| number.parse().expect("numbers"));
+    let mut numbers = line
+        .split(' ')
+        .map(|number| number.parse().expect("numbers"));
     let mut next = || numbers.next().expect("two numbers");
     Usage {
         cpu: Duration::from_micros(next()),
@@ -166,7 +168,14 @@ pub fn trace(program: &Program) -> Option<Vec<String>> {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let path = file.path().to_str().expect("a path in UTF-8");
     let words = [
-        "strace", "-f", "-qq", "-y", "-e", "trace=openat,openat2,getdents64,pread64", "-o", path,
+        "strace",
+        "-f",
+        "-qq",
+        "-y",
+        "-e",
+        "trace=openat,openat2,getdents64,pread64",
+        "-o",
+        path,
     ];
     program.after(&words).status().ok()?;
     let text = std::fs::read_to_string(file.path()).ok()?;

@@ -165,7 +165,9 @@ where
     fn express_of_whole_header(&mut self) -> Result<Option<Express>, Fault<E>> {
         let express = self.express();
         // What lies behind the header was readable, so the header is.
-        if self.known >> (HEADER / 4) == 0 && express.is_ok() {
+        if self.known >> (HEADER / 4) == 0
+            && !matches!(express, Err(Fault::Short { .. } | Fault::Read { .. }))
+        {
             self.dword(HEADER - 4)?;
         }
         express

@@ -43,5 +43,7 @@ pub fn vm_text(number: u32, slots: u32) -> String {
         text += &format!("hostpci1: {},pcie=1\n", slot(second));
     }
     text += "machine: q35\nmemory: 4096\n";
-    text + &format!("name: vm{number}\nnet0: virtio,bridge=vmbr0\nostype: l26\nscsi0: local-lvm:vm-disk-0,size=32G\n")
+    text + &format!(
+        "name: vm{number}\nnet0: virtio,bridge=vmbr0\nostype: l26\nscsi0: local-lvm:vm-disk-0,size=32G\n"
+    )
 }
