@@ -7,6 +7,7 @@ mod attach;
 mod capture;
 mod captured;
 mod check;
+mod confined;
 #[path = "../support/crash.rs"]
 mod crash;
 mod examples;
@@ -16,7 +17,9 @@ mod fuse;
 mod generated;
 mod hook;
 mod host;
+mod hostile;
 mod lab;
+mod load;
 mod lspci;
 mod lspci_text;
 mod properties;
