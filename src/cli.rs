@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -126,6 +126,8 @@ pub enum Command {
     Attach(commands::attach::AttachArguments),
     /// Have Proxmox no longer call the hook for VMs, and give them their hookscript back
     Detach(commands::attach::DetachArguments),
+    /// Compare what a running VM's guest root ports advertise with the prediction
+    Verify(commands::verify::Arguments),
     /// Print a completion script for a shell
     Completions(commands::generated::CompletionArguments),
     /// Print a manual page, to be read with `man -l -`
@@ -137,6 +139,10 @@ pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(call) = hook_call(&arguments) {
         return ExitCode::from(hook::run(&call));
+    }
+    if let Some(phase) = phase_of_the_future(&arguments) {
+        hook::unknown_phase(phase);
+        return ExitCode::SUCCESS;
     }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
@@ -172,6 +178,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         | Command::Config(_)
         | Command::Topology(_)
         | Command::Capture(_)
+        | Command::Verify(_)
         | Command::Completions(_)
         | Command::Man(_) => crate::confine::reader(),
     }
@@ -190,6 +197,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         Command::Undo(arguments) => commands::undo::run(global, arguments),
         Command::Attach(arguments) => commands::attach::attach(global, arguments),
         Command::Detach(arguments) => commands::attach::detach(global, arguments),
+        Command::Verify(arguments) => commands::verify::run(global, arguments),
         Command::Completions(arguments) => commands::generated::run_completions(arguments),
         Command::Man(arguments) => commands::generated::run_man(arguments),
     }
@@ -220,4 +228,23 @@ fn hook_call(arguments: &[OsString]) -> Option<hook::Call> {
         vmid,
         phase,
     })
+}
+
+/// A phase that this program does not know, in what is otherwise a call of the hook.
+///
+/// A later Proxmox VE may have more phases. Nothing is to be done in them, and an exit status other than 0 could stop a
+/// VM.
+fn phase_of_the_future(arguments: &[OsString]) -> Option<&str> {
+    let [program, words @ ..] = arguments else {
+        return None;
+    };
+    let is_hook = Path::new(program).file_name()?.to_str()?.ends_with("hook");
+    let mut words = words.iter().map(|word| word.to_str());
+    let (vmid, phase) = match (words.next()??, words.next()??, words.next(), words.next()) {
+        ("hook", vmid, Some(phase), None) => (vmid, phase),
+        (vmid, phase, None, None) if is_hook => (vmid, Some(phase)),
+        _ => return None,
+    };
+    vmid.parse::<Vmid>().ok()?;
+    phase.filter(|phase| !phase.starts_with('-') && phase.parse::<Phase>().is_err())
 }

@@ -4,6 +4,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::host::{Host, HostError, Mdev};
 use crate::pci::express::PortType;
@@ -11,12 +12,13 @@ use crate::pci::{Function, Registers, Sbdf, Topology, Widths};
 use crate::plan::{self, Candidate, Kind, Member, NoRepair, Repair};
 use crate::report::model;
 use crate::rules::guest::{GuestPlace, Upstream};
+use crate::rules::guest_bus::GuestBus;
 use crate::rules::linux::Kernel;
 use crate::rules::pve::{
     self, Alternative, Composition, Entry, Form, HostFunction, HostFunctions, Inputs,
 };
+use crate::rules::qemu;
 use crate::rules::vfio::{HostAnswer, host_answer};
-use crate::rules::{guest_bus, qemu};
 use crate::settings::{Mode, Settings, Strategy, Windows};
 use crate::verdict::{Reason, Verdict, judge};
 use crate::vmconf::args::RawDevices;
@@ -24,6 +26,9 @@ use crate::vmconf::decode::{Config, Dropped, SectionName, Warning};
 use crate::vmconf::document::Document;
 use crate::vmconf::mapping::{MapEntry, Mapping, Mappings};
 use crate::vmconf::{HostpciIndex, Vmid};
+
+/// Subsystem vendor and device ID, and how a function makes mediated devices.
+type Rarer = (Option<(u16, u16)>, Mdev);
 
 /// What one run knows of the host.
 pub struct Survey<'h> {
@@ -34,6 +39,8 @@ pub struct Survey<'h> {
     mappings: OnceCell<Mappings>,
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
+    /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
+    rarer: RefCell<BTreeMap<Sbdf, Rarer>>,
     /// The first error of a read that had to answer without one.
     trouble: RefCell<Option<HostError>>,
 }
@@ -56,8 +63,12 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// New values for every entry that can be repaired without a decision by a person.
+    /// New values for every entry that can be repaired without a decision by a person. None for a VM that Proxmox would
+    /// refuse to start: that has to be mended first, and may change what the repair is.
     pub fn edits(&self) -> BTreeMap<HostpciIndex, String> {
+        if self.report.start_error.is_some() {
+            return BTreeMap::new();
+        }
         let repairs = self
             .repairs
             .values()
@@ -77,6 +88,7 @@ impl<'h> Survey<'h> {
             mappings: OnceCell::new(),
             addresses: OnceCell::new(),
             topology: RefCell::new(Topology::default()),
+            rarer: RefCell::new(BTreeMap::new()),
             trouble: RefCell::new(None),
         }
     }
@@ -151,15 +163,12 @@ impl<'h> Survey<'h> {
         })
     }
 
-    /// Examines the VM with this configuration.
-    pub fn examine(
+    /// What Proxmox makes of a configuration, and where in the guest that ends up.
+    pub fn compose(
         &self,
         vmid: Vmid,
-        bytes: &[u8],
-        settings: &Settings,
-    ) -> Result<Examined, HostError> {
-        let document = Document::parse(bytes);
-        let config = document.decode();
+        config: &Config,
+    ) -> Result<(Composition, GuestBus), HostError> {
         let main = &config.main;
         let has_mapping = main.hostpci().any(|(_, value)| value.contains("mapping="));
         let none = Mappings::new();
@@ -180,7 +189,40 @@ impl<'h> Survey<'h> {
             return Err(error);
         }
         let raw = main.get("args").map(RawDevices::parse).unwrap_or_default();
-        let bus = guest_bus::GuestBus::new(&composition, &raw);
+        let bus = GuestBus::new(&composition, &raw);
+        Ok((composition, bus))
+    }
+
+    /// Where the functions are in the guest that a QEMU with this command line runs.
+    pub fn running(&self, vmid: Vmid, command: Vec<String>) -> GuestBus {
+        let machine = value_of(&command, &["machine", "M"]);
+        let composition = pve::compose(&Inputs {
+            vmid,
+            conf: &|key| machine.as_deref().filter(|_| key == "machine"),
+            mappings: &Mappings::new(),
+            node: "",
+            host: self,
+        });
+        GuestBus::new(&composition, &RawDevices::from_words(command))
+    }
+
+    /// What the host offers for one function.
+    pub fn answer(&self, addr: Sbdf) -> HostAnswer {
+        self.read([addr]);
+        host_answer(&self.topology(), addr, self.kernel())
+    }
+
+    /// Examines the VM with this configuration.
+    pub fn examine(
+        &self,
+        vmid: Vmid,
+        bytes: &[u8],
+        settings: &Settings,
+    ) -> Result<Examined, HostError> {
+        let document = Document::parse(bytes);
+        let config = document.decode();
+        let main = &config.main;
+        let (composition, bus) = self.compose(vmid, &config)?;
         let passed: BTreeSet<Sbdf> = composition
             .entries
             .iter()
@@ -294,6 +336,14 @@ fn plan_repairs(
     (repairs, none)
 }
 
+/// The value of the last of these options of QEMU.
+fn value_of(command: &[String], names: &[&str]) -> Option<String> {
+    let at = command
+        .iter()
+        .rposition(|word| names.contains(&word.trim_start_matches('-')) && word.starts_with('-'))?;
+    command.get(at + 1).cloned()
+}
+
 /// The value of a cell, filled by `read` at first use.
 fn cached<T>(
     cell: &OnceCell<T>,
@@ -307,25 +357,40 @@ fn cached<T>(
 }
 
 impl Survey<'_> {
+    /// The host's functions, sorted; listed once in a run.
     fn addresses(&self) -> Result<&[Sbdf], HostError> {
         cached(&self.addresses, || {
             let names = self.host.pci_names()?;
-            Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+            let mut addresses: Vec<_> = names.iter().filter_map(|name| name.parse().ok()).collect();
+            addresses.sort_unstable();
+            Ok(addresses)
         })
         .map(Vec::as_slice)
+    }
+
+    fn rarer(&self, addr: Sbdf) -> Result<(Option<(u16, u16)>, Mdev), HostError> {
+        if let Some(known) = self.rarer.borrow().get(&addr) {
+            return Ok(*known);
+        }
+        let read = (self.host.subsystem(addr)?, self.host.mdev(addr)?);
+        self.rarer.borrow_mut().insert(addr, read);
+        Ok(read)
     }
 }
 
 impl HostFunctions for Survey<'_> {
-    fn addresses(&self) -> Box<dyn Iterator<Item = Sbdf> + '_> {
+    fn addresses(&self, range: RangeInclusive<Sbdf>) -> Vec<Sbdf> {
         // Read before the composition starts, so that an error was seen there.
-        Box::new(self.addresses.get().into_iter().flatten().copied())
+        let addresses = self.addresses.get().map_or(&[][..], Vec::as_slice);
+        let start = addresses.partition_point(|address| address < range.start());
+        let end = addresses.partition_point(|address| address <= range.end());
+        addresses.get(start..end).unwrap_or_default().to_vec()
     }
 
     fn details(&self, address: Sbdf) -> Option<HostFunction> {
         self.read([address]);
-        let mdev = match self.host.mdev(address) {
-            Ok(mdev) => mdev,
+        let (subsystem, mdev) = match self.rarer(address) {
+            Ok(rarer) => rarer,
             Err(error) => {
                 self.trouble.borrow_mut().get_or_insert(error);
                 return None;
@@ -336,7 +401,7 @@ impl HostFunctions for Survey<'_> {
         Some(HostFunction {
             vendor: function.vendor,
             device: function.device,
-            subsystem: function.subsystem,
+            subsystem,
             iommu_group: function.iommu_group,
             mdev: mdev != Mdev::None,
             nvidia: mdev == Mdev::Nvidia,
@@ -440,7 +505,7 @@ struct Chain<'a> {
     topology: &'a Topology,
     settings: &'a Settings,
     composition: &'a Composition,
-    bus: &'a guest_bus::GuestBus,
+    bus: &'a GuestBus,
     template: bool,
 }
 
@@ -791,8 +856,9 @@ impl<'a> Chain<'a> {
             .filter(|function| self.needs(function.addr))
             .min_by_key(|function| !is_gpu(function.class))?;
         let id = format!("{:04x}:{:04x}", gpu.vendor, gpu.device);
-        let subsystem = gpu
-            .subsystem
+        let rarer = self.survey.rarer(gpu.addr).ok();
+        let subsystem = rarer
+            .and_then(|(subsystem, _)| subsystem)
             .map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
         let has_subsystem = entry.subsystem_id.is_some();
         let group = gpu.iommu_group.filter(|_| entry.iommugroup.is_some());

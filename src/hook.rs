@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use crate::chain::{self, ResolveError};
-use crate::commands::check::name_functions;
+use crate::commands::check::Names;
 use crate::examine::{Examined, Survey, is_true};
 use crate::host::{Host, HostError};
 use crate::logging;
@@ -62,6 +62,14 @@ enum News {
     Settings(Box<Settings>),
     /// The work is done.
     Done(Outcome),
+}
+
+/// Says that nothing is done in a phase that this program does not know.
+pub fn unknown_phase(phase: &str) {
+    print_line(&format!(
+        "WARN: pve-atomicops: unknown phase '{}'; nothing was done",
+        escape::short(phase, 40)
+    ));
 }
 
 /// Does what Proxmox calls the hook for, and gives the exit status.
@@ -118,7 +126,7 @@ fn chained(call: &Call, scripts: &[String]) -> u8 {
     let resolve = |volume: &str| resolve(call, volume);
     let own = own_scripts(call);
     let warn = |failure: &chain::Failure| {
-        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))))
+        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))));
     };
     match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
         Ok(()) => 0,
@@ -184,10 +192,10 @@ fn say(call: &Call, settings: &Settings, outcome: &Outcome) {
             .lines()
             .iter()
             .filter(|line| !line.starts_with(' '));
-        let lines = lines
+        let lines: Vec<_> = lines
             .map(|line| format!("VM {} {}: {line}", call.vmid, call.phase))
             .collect();
-        logging::to_syslog(call.root.clone(), log::Level::Warn, lines);
+        logging::to_syslog(call.root.as_deref(), log::Level::Warn, &lines);
     }
 }
 
@@ -248,7 +256,10 @@ fn work(call: &Call, start: Instant, news: &Sender<News>) {
         Ok(host) => {
             let policies = Policies::read(&host, call.config.as_deref());
             let settings = policies.of(call.vmid);
-            let _ = news.send(News::Settings(Box::new(settings.clone())));
+            // The other thread starts out from the defaults; waking it costs more than all that is read here.
+            if settings != Settings::default() {
+                let _ = news.send(News::Settings(Box::new(settings.clone())));
+            }
             phase(call, start, &host, &policies, &settings)
         }
         Err(error) => trouble(call, &error.in_words()),
@@ -321,7 +332,7 @@ fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Exami
         .examine(call.vmid, &bytes, settings)
         .map_err(|error| error.in_words())?;
     if examined.report.reported {
-        name_functions(host, std::slice::from_mut(&mut examined.report));
+        Names::new(host).fill(&mut examined.report);
     }
     Ok(Some(examined))
 }

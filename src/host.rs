@@ -18,7 +18,7 @@ mod sorted;
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::FileStat;
@@ -310,19 +310,42 @@ impl Host {
 
     /// Whether a VM runs, as far as its PID file tells; on a live host the process must be that VM's too.
     pub fn running(&self, vmid: Vmid) -> Result<bool, HostError> {
-        let Some(pid) = self.line(&format!("/run/qemu-server/{vmid}.pid"))? else {
-            return Ok(false);
-        };
-        if !self.live {
-            return Ok(true);
+        if self.live {
+            return Ok(self.command_line(vmid)?.is_some());
         }
+        Ok(self.line(&pid_file(vmid))?.is_some())
+    }
+
+    /// The command line of the QEMU that runs a VM, its program first. `None` where the VM does not run, and in a tree
+    /// that has no copy of it.
+    ///
+    /// It is what Proxmox made of the configuration when the VM was started. Bytes that are not UTF-8 are replaced.
+    pub fn command_line(&self, vmid: Vmid) -> Result<Option<Vec<String>>, HostError> {
+        let Some(pid) = self.line(&pid_file(vmid))? else {
+            return Ok(None);
+        };
         let Ok(pid) = pid.parse::<u32>() else {
-            return Ok(false);
+            return Ok(None);
         };
         let Some(command) = self.bytes(&format!("/proc/{pid}/cmdline"), CMDLINE_LIMIT)? else {
-            return Ok(false);
+            return Ok(None);
         };
-        Ok(is_command_of(vmid, &command))
+        if !is_command_of(vmid, &command) {
+            return Ok(None);
+        }
+        let command = command.strip_suffix(b"\0").unwrap_or(&command);
+        let words = command.split(|byte| *byte == 0);
+        Ok(Some(
+            words
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect(),
+        ))
+    }
+
+    /// Where the QEMU that runs a VM listens for QMP.
+    pub fn qmp_socket(&self, vmid: Vmid) -> PathBuf {
+        // `/var/run` is a link to `/run` on every Proxmox VE.
+        self.root().join(format!("run/qemu-server/{vmid}.qmp"))
     }
 
     /// `/etc/pve/mapping/pci.cfg`: the cluster's PCI resource mappings.
@@ -400,6 +423,11 @@ impl Host {
         }
         Ok(names)
     }
+}
+
+/// Where Proxmox keeps the process ID of the QEMU that runs a VM.
+fn pid_file(vmid: Vmid) -> String {
+    format!("/run/qemu-server/{vmid}.pid")
 }
 
 /// The IDs in names of configuration files, ascending.

@@ -167,6 +167,9 @@ pub fn chain_of(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 fn why_no_edit(examined: &Examined) -> String {
+    if let Some(error) = &examined.report.start_error {
+        return format!("Proxmox refuses to start it ({error})");
+    }
     let mut reasons = examined.report.entries.iter().filter_map(|entry| {
         let why = match (&entry.no_fix, &entry.fix) {
             (Some(reason), _) => reason.clone(),

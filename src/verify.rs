@@ -11,7 +11,9 @@
 //! Terms: *window*, the memory-mapped configuration space; *numbered*, of a bridge: firmware has given it the number of
 //! the bus below it. Source: QEMU's `hw/pci-host/q35.c`, `hw/pci/pcie_host.c`, `hw/pci/pci-hmp-cmds.c`.
 //!
-//! What it does not do: write anything, touch I/O ports, or judge. The comparison with the prediction is made elsewhere.
+//! What it does not do: write anything, touch I/O ports, or judge. The comparison with the prediction is in [`compare`].
+
+pub mod compare;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -65,9 +65,12 @@ fn read(space: &[u8; 256], length: usize, fails_at: usize) -> ConfigSpace<Broken
             return Err(Broken);
         }
         let offset = usize::from(offset);
-        for at in offset..offset + buffer.len() {
-            assert!(at < 256, "beyond the end");
-            assert!(!std::mem::replace(&mut seen[at], true), "{at:#x} twice");
+        assert!(offset + buffer.len() <= 256, "beyond the end");
+        for seen in &mut seen[offset..offset + buffer.len()] {
+            assert!(
+                !std::mem::replace(seen, true),
+                "a byte of {offset:#x} twice"
+            );
         }
         let there = space.get(offset..length.min(offset + buffer.len()).max(offset));
         let there = there.unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 
-use super::{host_with, print};
+use super::{host_with, print, unless_closed};
 use crate::cli::{EXIT_ERROR, Format, Global};
 use crate::examine::Survey;
 use crate::host::{Cause, Host, HostError};
@@ -42,6 +42,9 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
     let host = host_with(global, arguments.lspci.as_deref())?;
     let policies = policies(&host, global)?;
     let survey = Survey::new(&host);
+    if arguments.format == Format::Json && arguments.vmids.is_empty() {
+        return stream(&survey, &policies);
+    }
     let (report, failed) = report(&survey, &policies, &arguments.vmids)?;
     let answer = match arguments.format {
         Format::Json => escape::json(&report).context("cannot write JSON")?,
@@ -49,17 +52,38 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
         Format::Text => text::check(&report, global.style()),
     };
     print(&answer)?;
-    Ok(if failed {
-        EXIT_ERROR
-    } else {
-        u8::from(loses(&report))
-    })
+    Ok(exit_status(failed, report.vms.iter().any(loses)))
 }
 
-/// Whether some VM loses `AtomicOps` that its host could give.
-pub fn loses(report: &model::Report) -> bool {
-    let mut entries = report.vms.iter().flat_map(|vm| &vm.entries);
+/// Whether a VM loses `AtomicOps` that its host could give.
+fn loses(vm: &model::Vm) -> bool {
+    let mut entries = vm.entries.iter();
     entries.any(|entry| entry.verdict == Verdict::Lost)
+}
+
+fn exit_status(failed: bool, loses: bool) -> u8 {
+    if failed { EXIT_ERROR } else { u8::from(loses) }
+}
+
+/// Writes the report on all VMs of this node as JSON, each VM as soon as it is examined: ten thousand of them are some
+/// thirty megabytes of text, and there is no reason to hold more than one.
+fn stream(survey: &Survey, policies: &Policies) -> anyhow::Result<u8> {
+    let head = survey.report()?;
+    let vmids = survey.host().vmids().map_err(as_root)?;
+    let mut names = Names::new(survey.host());
+    let (mut failed, mut lost) = (false, false);
+    let vms = vmids.into_iter().filter_map(|vmid| {
+        let mut vm = examined_or_why_not(survey, policies, vmid)?;
+        names.fill(&mut vm);
+        failed |= vm.error.is_some();
+        lost |= loses(&vm);
+        Some(vm)
+    });
+    let mut out = std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
+    let written = escape::write_json(&mut out, &model::Streamed::new(&head, vms));
+    let written = written.and_then(|()| std::io::Write::flush(&mut out));
+    unless_closed(written)?;
+    Ok(exit_status(failed, lost))
 }
 
 /// The policy files; a broken one is an error, since the answer depends on it.
@@ -90,32 +114,36 @@ pub fn report(
             .into_iter()
             .collect()
     };
-    let mut failed = false;
     for vmid in vmids {
-        let bytes = match host.vm_config(vmid) {
-            Ok(Some(bytes)) => bytes,
-            // Deleted since it was listed.
-            Ok(None) if all => continue,
-            Ok(None) => bail!("{}", no_such_vm(host, vmid)),
-            Err(error) if all => {
-                failed = true;
-                report.vms.push(unexamined(vmid, error.in_words()));
-                continue;
-            }
-            Err(error) => return Err(as_root(error)),
-        };
-        let settings = policies.of(vmid);
-        match survey.examine(vmid, &bytes, &settings) {
-            Ok(examined) => report.vms.push(examined.report),
-            Err(error) if all => {
-                failed = true;
-                report.vms.push(unexamined(vmid, error.in_words()));
-            }
-            Err(error) => return Err(error).with_context(|| format!("VM {vmid}")),
+        if all {
+            report
+                .vms
+                .extend(examined_or_why_not(survey, policies, vmid));
+            continue;
         }
+        let Some(bytes) = host.vm_config(vmid).map_err(as_root)? else {
+            bail!("{}", no_such_vm(host, vmid));
+        };
+        let examined = survey.examine(vmid, &bytes, &policies.of(vmid));
+        let examined = examined.with_context(|| format!("VM {vmid}"))?;
+        report.vms.push(examined.report);
     }
-    name_functions(host, &mut report.vms);
+    let mut names = Names::new(host);
+    report.vms.iter_mut().for_each(|vm| names.fill(vm));
+    let failed = all && report.vms.iter().any(|vm| vm.error.is_some());
     Ok((report, failed))
+}
+
+/// The report on one of many VMs, with the error where there is one; `None` where it was deleted since it was listed.
+fn examined_or_why_not(survey: &Survey, policies: &Policies, vmid: Vmid) -> Option<model::Vm> {
+    let examine = || -> Result<_, HostError> {
+        let Some(bytes) = survey.host().vm_config(vmid)? else {
+            return Ok(None);
+        };
+        let examined = survey.examine(vmid, &bytes, &policies.of(vmid))?;
+        Ok(Some(examined.report))
+    };
+    examine().unwrap_or_else(|error| Some(unexamined(vmid, error.in_words())))
 }
 
 /// An error of reading, with the advice that helps a user who is not root.
@@ -180,33 +208,57 @@ pub fn no_such_vm(host: &Host, vmid: Vmid) -> String {
     }
 }
 
-/// Fills in the names of functions from `pci.ids`.
-pub fn name_functions(host: &Host, vms: &mut [model::Vm]) {
-    let id = |text: &str| u16::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-    let pair = |function: &model::Function| Some((id(&function.vendor)?, id(&function.device)?));
-    let functions = |vms: &mut [model::Vm], visit: &mut dyn FnMut(&mut model::Function)| {
-        for vm in vms {
-            for alternative in vm
-                .entries
-                .iter_mut()
-                .flat_map(|entry| &mut entry.alternatives)
-            {
-                alternative.functions.iter_mut().for_each(&mut *visit);
-            }
+/// Names of functions from `pci.ids`, or from the listing in place of the host's devices; each looked up once.
+pub struct Names<'h> {
+    host: &'h Host,
+    known: BTreeMap<(u16, u16), Option<String>>,
+}
+
+impl<'h> Names<'h> {
+    /// No name is known yet.
+    pub const fn new(host: &'h Host) -> Self {
+        Self {
+            host,
+            known: BTreeMap::new(),
         }
-    };
-    let mut wanted = BTreeSet::new();
-    functions(vms, &mut |function| wanted.extend(pair(function)));
-    let names = host.device_names(wanted).unwrap_or_else(|error| {
-        log::debug!("{}", error.in_words());
-        BTreeMap::new()
-    });
-    functions(vms, &mut |function| {
-        let by_id = pair(function).and_then(|pair| names.get(&pair).cloned());
-        let listed = || {
-            host.listed_name(function.host.parse().ok()?)
-                .map(str::to_owned)
-        };
-        function.name = by_id.or_else(listed);
-    });
+    }
+
+    /// Fills in the names of a VM's functions.
+    pub fn fill(&mut self, vm: &mut model::Vm) {
+        let mut functions: Vec<_> = vm
+            .entries
+            .iter_mut()
+            .flat_map(|entry| &mut entry.alternatives)
+            .flat_map(|alternative| &mut alternative.functions)
+            .collect();
+        let wanted: BTreeSet<_> = functions
+            .iter()
+            .filter_map(|function| pair(function))
+            .filter(|pair| !self.known.contains_key(pair))
+            .collect();
+        if !wanted.is_empty() {
+            let found = self.host.device_names(wanted.iter().copied());
+            let mut found = found.unwrap_or_else(|error| {
+                log::debug!("{}", error.in_words());
+                BTreeMap::new()
+            });
+            let known = wanted.into_iter().map(|pair| (pair, found.remove(&pair)));
+            self.known.extend(known);
+        }
+        for function in &mut functions {
+            let by_id = pair(function).and_then(|pair| self.known.get(&pair).cloned().flatten());
+            let listed = || {
+                let addr = function.host.parse().ok()?;
+                self.host.listed_name(addr).map(str::to_owned)
+            };
+            let name = by_id.or_else(listed);
+            function.name = name;
+        }
+    }
+}
+
+/// Vendor and device ID of a function of the report.
+fn pair(function: &model::Function) -> Option<(u16, u16)> {
+    let id = |text: &str| u16::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    Some((id(&function.vendor)?, id(&function.device)?))
 }

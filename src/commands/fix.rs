@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
 
-use super::check::{as_root, name_functions, no_such_vm, policies};
+use super::check::{Names, as_root, no_such_vm, policies};
 use super::{ask, host, mapping, print};
 use crate::change::{self, Change};
 use crate::cli::Global;
@@ -91,7 +91,7 @@ fn examine(survey: &Survey, vmid: Vmid, settings: &Settings) -> anyhow::Result<O
         .examine(vmid, &bytes, settings)
         .map_err(as_root)
         .with_context(|| format!("VM {vmid}"))?;
-    name_functions(host, std::slice::from_mut(&mut examined.report));
+    Names::new(host).fill(&mut examined.report);
     Ok(Some(examined))
 }
 

@@ -10,6 +10,7 @@ pub mod generated;
 pub mod mapping;
 pub mod topology;
 pub mod undo;
+pub mod verify;
 
 use std::path::Path;
 
@@ -50,7 +51,12 @@ pub fn complain(line: &str) {
 pub fn print(answer: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+    unless_closed(out.write_all(answer.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What writing an answer came to, where nobody may be reading any more.
+pub fn unless_closed(written: std::io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write the answer")
         }

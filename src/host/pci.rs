@@ -13,7 +13,7 @@ use nix::unistd::read;
 
 use super::Host;
 use super::root::{self, Access, Cause, HostError, regular};
-use crate::pci::config_space::walk;
+use crate::pci::config_space::{Identity, walk_and_identify};
 use crate::pci::{Function, Registers, Sbdf, Topology};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -64,10 +64,30 @@ impl Host {
     /// which is what the bus says of a device that is not there.
     pub fn function(&self, addr: Sbdf) -> Result<Option<Function>, HostError> {
         let above = self.bridges_above(addr)?;
-        self.read_function(addr, above.first().copied())
+        let function = self.read_function(addr, above.first().copied(), Role::Passed)?;
+        let Some(mut function) = function else {
+            return Ok(None);
+        };
+        function.subsystem = self.subsystem(addr)?;
+        Ok(Some(function))
     }
 
-    /// Functions, their physical functions, and every bridge above one of them, each read once.
+    /// Subsystem vendor and device ID of a function, where it has both.
+    pub fn subsystem(&self, addr: Sbdf) -> Result<Option<(u16, u16)>, HostError> {
+        if let Some(listing) = &self.listing {
+            return Ok(listing
+                .topology
+                .get(addr)
+                .and_then(|function| function.subsystem));
+        }
+        Ok(self.directory(addr)?.and_then(|directory| {
+            let vendor = directory.number("subsystem_vendor");
+            let both = vendor.zip(directory.number("subsystem_device"));
+            both.map(|(vendor, device)| (id(Some(vendor)), id(Some(device))))
+        }))
+    }
+
+    /// Functions, their physical functions, and every bridge above one of them, each read once and without subsystems.
     ///
     /// Addresses that the host does not have are missing from the result. Whatever else goes wrong with one function is
     /// told by its registers, and does no harm to the others; so is a bridge or physical function that a link names and
@@ -103,7 +123,7 @@ impl Host {
             }
         };
         let parent = above.first().copied();
-        match self.read_function(addr, parent) {
+        match self.read_function(addr, parent, Role::Passed) {
             Ok(Some(function)) => topology.insert(function),
             Ok(None) => return,
             Err(error) => topology.insert(unreadable(addr, parent, error.in_words())),
@@ -111,7 +131,7 @@ impl Host {
         for (at, bridge) in above.iter().enumerate() {
             let parent = above.get(at + 1).copied();
             insert_if_new(topology, *bridge, || {
-                match self.read_function(*bridge, parent) {
+                match self.read_function(*bridge, parent, Role::Bridge) {
                     Ok(Some(function)) => function,
                     Ok(None) => missing(*bridge, parent),
                     Err(error) => unreadable(*bridge, parent, error.in_words()),
@@ -176,44 +196,68 @@ impl Host {
         Ok(self.devices.0.get().and_then(Option::as_ref))
     }
 
+    /// Opens the directory of a function.
+    fn directory(&self, addr: Sbdf) -> Result<Option<Directory<'_>>, HostError> {
+        let path = format!("{DEVICES}/{addr}");
+        let opened = self.root.directory(&path)?;
+        Ok(opened.map(|opened| Directory {
+            host: self,
+            path,
+            opened,
+        }))
+    }
+
     fn read_function(
         &self,
         addr: Sbdf,
         parent: Option<Sbdf>,
+        role: Role,
     ) -> Result<Option<Function>, HostError> {
         if let Some(listing) = &self.listing {
             return Ok(listing.topology.get(addr).cloned());
         }
-        let path = format!("{DEVICES}/{addr}");
-        let Some(opened) = self.root.directory(&path)? else {
+        let Some(directory) = self.directory(addr)? else {
             return Ok(None);
         };
-        let directory = Directory {
-            host: self,
-            path,
-            opened,
-        };
-        let subsystem = directory
-            .number("subsystem_vendor")
-            .zip(directory.number("subsystem_device"));
-        Ok(Some(Function {
-            addr,
+        let (registers, header) = directory.registers();
+        // Of a bridge the header, which the walk reads anyway, tells enough; each attribute would cost three system
+        // calls. A passed function is what Proxmox takes it for, and that is what the attributes say.
+        let header = header.filter(|_| role == Role::Bridge);
+        let identity = header.unwrap_or_else(|| Identity {
             vendor: id(directory.number("vendor")),
             device: id(directory.number("device")),
-            subsystem: subsystem.map(|(vendor, device)| (id(Some(vendor)), id(Some(device)))),
             class: directory.number("class").unwrap_or(UNKNOWN_CLASS),
+        });
+        let passed = (role == Role::Passed).then_some(&directory);
+        Ok(Some(Function {
+            addr,
+            vendor: identity.vendor,
+            device: identity.device,
+            class: identity.class,
+            subsystem: None,
             parent,
-            physfn: directory.link("physfn").and_then(|name| name.parse().ok()),
+            physfn: passed
+                .and_then(|directory| directory.link("physfn"))
+                .and_then(|name| name.parse().ok()),
             iommu_group: directory
                 .link("iommu_group")
                 .and_then(|name| name.parse().ok()),
             driver: directory.link("driver"),
-            reset_methods: directory
-                .text("reset_method")
+            reset_methods: passed
+                .and_then(|directory| directory.text("reset_method"))
                 .map(|text| text.split_ascii_whitespace().map(str::to_owned).collect()),
-            registers: directory.registers(),
+            registers,
         }))
     }
+}
+
+/// What a function is read for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// For itself: a VM gets it, or a virtual function of it.
+    Passed,
+    /// As a bridge on the way to another one.
+    Bridge,
 }
 
 fn insert_if_new(topology: &mut Topology, addr: Sbdf, function: impl FnOnce() -> Function) {
@@ -297,7 +341,8 @@ impl Directory<'_> {
             .map(str::to_owned)
     }
 
-    fn registers(&self) -> Registers {
+    /// The registers, and what the header says of the function.
+    fn registers(&self) -> (Registers, Option<Identity>) {
         let file = match self.open("config") {
             Ok(Some(fd)) => regular(fd, CONFIG_LIMIT),
             Ok(None) => Err(Errno::ENOENT.into()),
@@ -305,10 +350,13 @@ impl Directory<'_> {
         };
         let file = match file {
             Ok((file, _)) => file,
-            Err(cause) => return Registers::Unreadable(format!("{}/config: {cause}", self.path)),
+            Err(cause) => {
+                let reason = format!("{}/config: {cause}", self.path);
+                return (Registers::Unreadable(reason), None);
+            }
         };
         self.note_file("config");
-        walk(|offset, buffer: &mut [u8]| {
+        let (space, identity) = walk_and_identify(|offset, buffer: &mut [u8]| {
             let length = u16::try_from(buffer.len()).unwrap_or(u16::MAX);
             let access = || Access::Config {
                 path: format!("{}/config", self.path),
@@ -319,7 +367,7 @@ impl Directory<'_> {
                 .root
                 .note(access, |tally| tally.config_bytes += u32::from(length));
             file.read_at(buffer, offset.into()).map_err(Cause::from)
-        })
-        .into()
+        });
+        (space.into(), identity)
     }
 }

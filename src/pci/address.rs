@@ -1,6 +1,7 @@
 //! PCI addresses: segment (domain), bus, device, function.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// The full address of one PCI function.
@@ -58,6 +59,30 @@ impl Sbdf {
     /// Segment, bus and device as `0000:0b:00`.
     pub fn slot(self) -> String {
         format!("{:04x}:{:02x}:{:02x}", self.segment, self.bus, self.device)
+    }
+
+    /// All addresses there can be.
+    pub const ALL: RangeInclusive<Self> = Self {
+        segment: 0,
+        bus: 0,
+        device: 0,
+        function: 0,
+    }..=Self {
+        segment: u32::MAX,
+        bus: u8::MAX,
+        device: 31,
+        function: 7,
+    };
+
+    /// All addresses in this function's slot.
+    pub const fn slot_range(self) -> RangeInclusive<Self> {
+        Self {
+            function: 0,
+            ..self
+        }..=Self {
+            function: 7,
+            ..self
+        }
     }
 
     /// Whether both functions sit in the same slot.

@@ -2,7 +2,7 @@
 //!
 //! The bytes come from hardware that may be broken, asleep or gone, or from a file that somebody sent. So the walk
 //! trusts nothing: pointers are masked and bounded, a place is visited once, and what could not be read has an answer
-//! of its own. It pulls the bytes it needs, since each four of them are one read over the bus: the header, four bytes
+//! of its own. It pulls the bytes it needs, since each four of them are one read over the bus: twenty of the header, four
 //! for each capability on the way, eight more for the registers. All of that lies in the first 256 bytes; extended
 //! configuration space is never touched, and no four bytes are read twice.
 //!
@@ -14,9 +14,12 @@ use super::topology::Registers;
 
 /// Bytes of the header, which everybody may read.
 const HEADER: u16 = 0x40;
+/// What is always needed of the header, but for the capability pointer: IDs, command and status, class, header type.
+const HEADER_START: u16 = 0x10;
 /// End of the space that conventional capabilities live in.
 const END: u16 = 0x100;
 const STATUS_CAPABILITY_LIST: u32 = 1 << 4;
+const REVISION_CLASS: u16 = 0x08;
 const HEADER_TYPE: u16 = 0x0e;
 const CAPABILITY_POINTER: u16 = 0x34;
 const CARDBUS_CAPABILITY_POINTER: u16 = 0x14;
@@ -107,21 +110,43 @@ impl<E: std::error::Error + 'static> From<ConfigSpace<E>> for Registers {
     }
 }
 
+/// What the header says of a function's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Vendor ID.
+    pub vendor: u16,
+    /// Device ID.
+    pub device: u16,
+    /// Class code, 24 bit.
+    pub class: u32,
+}
+
 /// Follows one function's chain of capabilities to the PCI Express capability.
 ///
 /// `read` fills the slice from a byte offset and returns how many bytes it got, fewer only at the end of what it may
 /// read, like `pread`. It is asked for at most 256 bytes altogether, and for none at or above offset 256.
 pub fn walk<E>(read: impl FnMut(u16, &mut [u8]) -> Result<usize, E>) -> ConfigSpace<E> {
+    walk_and_identify(read).0
+}
+
+/// The same, and what the function is, from bytes that the walk needs anyway.
+///
+/// There is no identity where the header could not be read or its vendor ID is all ones, as it is on healthy virtual
+/// functions too.
+pub fn walk_and_identify<E>(
+    read: impl FnMut(u16, &mut [u8]) -> Result<usize, E>,
+) -> (ConfigSpace<E>, Option<Identity>) {
     let mut window = Window {
         read,
         bytes: [0; END as usize],
         known: 0,
     };
-    match window.express() {
+    let space = match window.express_of_whole_header() {
         Ok(express) => ConfigSpace::Full(express),
         Err(Fault::Short { length: HEADER }) => ConfigSpace::HeaderOnly,
         Err(fault) => ConfigSpace::Unreadable(fault),
-    }
+    };
+    (space, window.identity())
 }
 
 /// The first 256 bytes, read as needed.
@@ -136,8 +161,31 @@ impl<R, E> Window<R>
 where
     R: FnMut(u16, &mut [u8]) -> Result<usize, E>,
 {
+    /// [`Self::express`], and never an answer from a header that is cut off.
+    fn express_of_whole_header(&mut self) -> Result<Option<Express>, Fault<E>> {
+        let express = self.express();
+        // What lies behind the header was readable, so the header is.
+        if self.known >> (HEADER / 4) == 0
+            && !matches!(express, Err(Fault::Short { .. } | Fault::Read { .. }))
+        {
+            self.dword(HEADER - 4)?;
+        }
+        express
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let id = self.known_dword(0)?;
+        let [a, b, c, d] = id.to_le_bytes();
+        let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        (vendor != 0xffff).then_some(Identity {
+            vendor,
+            device,
+            class: self.known_dword(REVISION_CLASS)? >> 8,
+        })
+    }
+
     fn express(&mut self) -> Result<Option<Express>, Fault<E>> {
-        self.fill(0, HEADER)?;
+        self.fill(0, HEADER_START)?;
         let id = self.dword(0)?;
         let command_status = self.dword(4)?;
         // A virtual function's vendor ID reads all ones on healthy hardware (SR-IOV, section 3.4.1.1); a status
@@ -191,6 +239,8 @@ where
             if at + EXPRESS_DEVCTL2 + 4 > END {
                 return Err(Fault::DoesNotFit { at });
             }
+            // They are neighbours: one system call.
+            self.fill(at + EXPRESS_DEVCAP2, 8)?;
             let devcap2 = self.dword(at + EXPRESS_DEVCAP2)?;
             if devcap2 == u32::MAX {
                 return Err(Fault::NoAnswer {
@@ -220,24 +270,51 @@ where
         Ok(u32::from_le_bytes(dword))
     }
 
+    /// The four bytes at an aligned offset, if they were read.
+    fn known_dword(&self, offset: u16) -> Option<u32> {
+        let start = usize::from(offset);
+        let dword = self.bytes.get(start..start + 4)?.try_into().ok()?;
+        (self.known & 1 << (offset / 4) != 0).then(|| u32::from_le_bytes(dword))
+    }
+
+    /// Reads from an aligned offset what is not known yet.
     fn fill(&mut self, offset: u16, length: u16) -> Result<(), Fault<E>> {
+        let got = self.pull(offset, length)?;
+        if got == length {
+            return Ok(());
+        }
+        let beyond_header = self.known >> (HEADER / 4) != 0;
+        if got > 0 || beyond_header {
+            return Err(Fault::Short {
+                length: offset + got,
+            });
+        }
+        // A reader that got nothing tells where its space ends only after everything before was read.
+        for before in (0..offset.min(HEADER)).step_by(4) {
+            if self.known & 1 << (before / 4) == 0 {
+                let got = self.pull(before, 4)?;
+                if got < 4 {
+                    return Err(Fault::Short {
+                        length: before + got,
+                    });
+                }
+            }
+        }
+        Err(Fault::Short {
+            length: offset.min(HEADER),
+        })
+    }
+
+    /// One read; says how many bytes it got.
+    fn pull(&mut self, offset: u16, length: u16) -> Result<u16, Fault<E>> {
         let range = usize::from(offset)..usize::from(offset + length);
         let got = (self.read)(offset, &mut self.bytes[range])
             .map_err(|source| Fault::Read { offset, source })?;
-        if got < usize::from(length) {
-            // A reader that got nothing says where its space ends only if everything before was read.
-            let got = u16::try_from(got).unwrap_or(0);
-            let end = if self.known >> 16 == 0 && offset >= HEADER && got == 0 {
-                HEADER
-            } else {
-                offset + got
-            };
-            return Err(Fault::Short { length: end });
-        }
-        for dword in offset / 4..(offset + length) / 4 {
+        let got = u16::try_from(got).unwrap_or(0).min(length);
+        for dword in offset / 4..(offset + got) / 4 {
             self.known |= 1 << dword;
         }
-        Ok(())
+        Ok(got)
     }
 }
 
@@ -248,7 +325,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{ConfigSpace, Fault, walk};
+    use super::{ConfigSpace, Fault, Identity, walk, walk_and_identify};
     use crate::pci::Registers;
     use crate::pci::express::{DevCap2, DevCtl2, Express, PortType};
 
@@ -443,7 +520,7 @@ mod tests {
                 Ok(into.len())
             })
         };
-        for from in [0, 0x40, 0x7c, 0x80] {
+        for from in [0, 0x34, 0x40, 0x7c] {
             let ConfigSpace::Unreadable(Fault::Read { offset, source }) = failing(from) else {
                 panic!("{from:#x} was read");
             };
@@ -468,7 +545,32 @@ mod tests {
             Ok::<_, io::Error>(into.len())
         });
         assert!(matches!(space, ConfigSpace::Full(Some(_))));
-        assert_eq!(count.get(), 64 + 3 * 4 + 8);
+        assert_eq!(count.get(), 16 + 4 + 3 * 4 + 8);
+    }
+
+    #[test]
+    fn the_header_says_what_a_function_is() {
+        let identify = |bytes: &[u8]| {
+            walk_and_identify(|offset, into| {
+                let rest = bytes.get(usize::from(offset)..).unwrap_or_default();
+                let got = rest.len().min(into.len());
+                into[..got].copy_from_slice(&rest[..got]);
+                Ok::<_, io::Error>(got)
+            })
+            .1
+        };
+        let bytes = with(root_port(), &[(8, &[0xc1, 0x00, 0x04, 0x06])]);
+        let expected = Identity {
+            vendor: 0x1002,
+            device: 0x744c,
+            class: 0x06_0400,
+        };
+        assert_eq!(identify(&bytes), Some(expected));
+        // Everybody may read it.
+        assert_eq!(identify(&bytes[..64]), Some(expected));
+        assert_eq!(identify(&bytes[..8]), None);
+        // A virtual function, or nobody.
+        assert_eq!(identify(&with(bytes, &[(0, &[0xff; 4])])), None);
     }
 
     proptest! {

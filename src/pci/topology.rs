@@ -25,7 +25,7 @@ pub struct Function {
     pub vendor: u16,
     /// Device ID.
     pub device: u16,
-    /// Subsystem vendor and device ID, where the device has them.
+    /// Subsystem vendor and device ID; `None` where the device has none, or where they were not asked for.
     pub subsystem: Option<(u16, u16)>,
     /// Class code, 24 bit.
     pub class: u32,

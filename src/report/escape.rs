@@ -5,6 +5,7 @@
 //! copying.
 
 use std::fmt::Write as _;
+use std::io::{self, Write};
 
 /// Whether a character could change how the text around it is shown: controls (C0, DEL, C1), line and paragraph
 /// separators, bidirectional controls, and other invisible format characters.
@@ -84,21 +85,80 @@ pub fn command<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
 /// A value as indented JSON with a final newline; unsafe characters are written as `\uXXXX`, so that looking at the
 /// output is as harmless as parsing it.
 pub fn json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
-    let raw = serde_json::to_string_pretty(value)?;
-    let mut escaped = String::with_capacity(raw.len() + 1);
-    for c in raw.chars() {
-        // The line ends of the layout itself; within strings they are escaped already.
-        if c == '\n' || !is_unsafe(c) {
-            escaped.push(c);
-            continue;
+    let mut bytes = Vec::new();
+    write_json(&mut bytes, value).map_err(serde::ser::Error::custom)?;
+    String::from_utf8(bytes).map_err(serde::ser::Error::custom)
+}
+
+/// Writes what [`json`] gives.
+pub fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Harmless::default());
+    value.serialize(&mut serializer)?;
+    out.write_all(b"\n")
+}
+
+/// The indented layout, with unsafe characters escaped.
+#[derive(Default)]
+struct Harmless<'a>(serde_json::ser::PrettyFormatter<'a>);
+
+impl serde_json::ser::Formatter for Harmless<'_> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        // Nearly always nothing is unsafe.
+        let mut rest = fragment;
+        while let Some(at) = rest.find(is_unsafe) {
+            let (safe, after) = rest.split_at(at);
+            out.write_all(safe.as_bytes())?;
+            let mut characters = after.chars();
+            if let Some(c) = characters.next() {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    write!(out, "\\u{unit:04x}")?;
+                }
+            }
+            rest = characters.as_str();
         }
-        let mut units = [0; 2];
-        for unit in c.encode_utf16(&mut units) {
-            let _ = write!(escaped, "\\u{unit:04x}");
-        }
+        out.write_all(rest.as_bytes())
     }
-    escaped.push('\n');
-    Ok(escaped)
+
+    fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_array(out)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array(out)
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(out, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array_value(out)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
+    }
 }
 
 #[cfg(test)]

@@ -6,4 +6,5 @@ pub mod model;
 pub mod style;
 pub mod text;
 pub mod topology;
+pub mod verified;
 pub mod wrap;

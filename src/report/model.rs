@@ -1,6 +1,9 @@
 //! The answer of `check` as values: what the JSON says (schema 1) and what the text is written from.
 
-use serde::Serialize;
+use std::cell::RefCell;
+
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
 
 use crate::pci::Widths;
 use crate::verdict::{Reason, Verdict};
@@ -22,6 +25,49 @@ pub struct Report {
     pub qemu: Qemu,
     /// The VMs, by ID.
     pub vms: Vec<Vm>,
+}
+
+/// A report whose VMs are made while it is written. It can be serialized once, and looks like a [`Report`].
+pub struct Streamed<'a, I> {
+    head: &'a Report,
+    vms: RefCell<I>,
+}
+
+impl<'a, I: Iterator<Item = Vm>> Streamed<'a, I> {
+    /// The head's own VMs are not written.
+    pub const fn new(head: &'a Report, vms: I) -> Self {
+        Self {
+            head,
+            vms: RefCell::new(vms),
+        }
+    }
+}
+
+impl<I: Iterator<Item = Vm>> Serialize for Streamed<'_, I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Report {
+            schema,
+            node,
+            kernel,
+            qemu,
+            vms: _,
+        } = self.head;
+        let mut report = serializer.serialize_struct("Report", 5)?;
+        report.serialize_field("schema", schema)?;
+        report.serialize_field("node", node)?;
+        report.serialize_field("kernel", kernel)?;
+        report.serialize_field("qemu", qemu)?;
+        report.serialize_field("vms", &Vms(&self.vms))?;
+        report.end()
+    }
+}
+
+struct Vms<'a, I>(&'a RefCell<I>);
+
+impl<I: Iterator<Item = Vm>> Serialize for Vms<'_, I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&mut *self.0.borrow_mut())
+    }
 }
 
 /// QEMU as installed.

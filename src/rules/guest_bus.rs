@@ -60,6 +60,8 @@ pub struct Bus {
 pub struct GuestFunction {
     /// Which entry passes it.
     pub source: Source,
+    /// QEMU's `id=`; empty for a raw device without one.
+    pub id: String,
     /// The host's function.
     pub host: Sbdf,
     /// Where it is.
@@ -364,22 +366,23 @@ fn add_entry(guest: &mut GuestBus, entry: &Entry, settings: &mut Settings<'_>) {
                 multifunction: false,
             };
             let changes = settings.of(&key);
-            add_function(guest, source, None, &key, &place, &changes);
+            add_function(guest, source, None, &key, &key, &place, &changes);
         }
         return;
     }
     let several = chosen.functions.len() > 1;
-    for passed in &chosen.functions {
+    for (nth, passed) in chosen.functions.iter().enumerate() {
         // The ID of one function among several has a dot, which `-set` cannot name.
-        let changes = if several {
-            Options::default()
+        let (id, changes) = if several {
+            (format!("{key}.{nth}"), Options::default())
         } else {
-            settings.of(&key)
+            (key.clone(), settings.of(&key))
         };
         add_function(
             guest,
             source,
             Some(passed.host),
+            &id,
             &key,
             &passed.place,
             &changes,
@@ -392,6 +395,7 @@ fn add_function(
     guest: &mut GuestBus,
     source: Source,
     host: Option<Sbdf>,
+    id: &str,
     key: &str,
     place: &GuestPlace,
     changes: &Options,
@@ -417,6 +421,7 @@ fn add_function(
     if let Some(host) = host {
         guest.functions.push(GuestFunction {
             source,
+            id: id.to_owned(),
             host,
             place,
         });
@@ -436,6 +441,7 @@ fn add_raw(guest: &mut GuestBus, device: &RawDevice) {
             if let VfioSource::Function(host) = source {
                 guest.functions.push(GuestFunction {
                     source: Source::Args,
+                    id: device.id.clone().unwrap_or_default(),
                     host: *host,
                     place,
                 });

@@ -86,7 +86,7 @@ fn judge(mount: &Mount, point: &Point, outcome: &Outcome) {
         assert_eq!(mount.names(DIRECTORY), ["101.conf"], "{point}: {outcome}");
     }
     let later = run(mount, &hook(mount));
-    let expected = if config == NEW { 0 } else { 1 };
+    let expected = i32::from(config != NEW);
     assert_eq!(later.status.code(), Some(expected), "{point}: {later}");
     assert_eq!(mount.content(CONFIG).as_deref(), Some(NEW), "{point}");
 }

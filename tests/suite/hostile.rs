@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::properties::properties::escape::assert_harmless;
-use crate::properties::properties::shell;
+use crate::properties::fuzzed::escape::assert_harmless;
+use crate::properties::fuzzed::shell;
 use crate::support::HostTree;
 
 /// What every text that somebody else wrote is here: a forged warning, terminal escapes of one and of two bytes, text

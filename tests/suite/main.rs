@@ -1,5 +1,11 @@
 //! Integration tests: one crate, one module per topic.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "counts are shown with the results"
+)]
+
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -28,6 +34,7 @@ mod rewrite;
 mod terminal;
 mod topology;
 mod undo;
+mod verify;
 mod vmconfig;
 
 mod child;
@@ -39,5 +46,6 @@ mod hostpci_schema;
 mod locking;
 mod maintainer_scripts;
 mod pmxcfs;
+mod repairs;
 mod rewrite_mode;
 mod snippet;

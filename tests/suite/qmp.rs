@@ -14,7 +14,7 @@ use pve_atomicops::pci::{Width, Widths};
 use pve_atomicops::qmp::{Client, QmpError, REPLY_LIMIT};
 use pve_atomicops::verify::{self, NotReady, Readings, VerifyError};
 
-use crate::support::fake_qemu::{FakeQemu, Step, hello, session};
+use crate::support::fake_qemu::{FakeQemu, Step, hello, replace, session, window_closed};
 
 /// Far enough in the future that only a hang reaches it.
 fn patient() -> Instant {
@@ -24,26 +24,6 @@ fn patient() -> Instant {
 /// A deadline for tests in which it has to pass, after one attempt at least.
 fn some_attempts() -> Instant {
     Instant::now() + Duration::from_secs(3)
-}
-
-fn replace(steps: &mut [Step], from: &str, to: &str) {
-    let mut hits = 0;
-    for step in steps {
-        if let Step::Send(bytes) = step {
-            let text = String::from_utf8(bytes.clone()).unwrap();
-            hits += usize::from(text.contains(from));
-            *bytes = text.replace(from, to).into_bytes();
-        }
-    }
-    assert_ne!(hits, 0, "{from:?} is in the session");
-}
-
-/// The session up to the answer to the first `qom-get`, which says that firmware is not done.
-fn window_closed() -> Vec<Step> {
-    let mut steps = session("q35.session");
-    steps.truncate(9);
-    replace(&mut steps, "2952790016", "18446744073709551615");
-    steps
 }
 
 fn read(scripts: Vec<Vec<Step>>, deadline: Instant) -> Result<Readings, VerifyError> {
@@ -127,8 +107,8 @@ fn completer_and_requester_bits_come_through() {
     );
     replace(
         &mut steps,
-        "00000000b0100068: 0x00000000",
-        "00000000b0100068: 0x00000040",
+        "00000000b0100064: 0x00300000 0x00000000",
+        "00000000b0100064: 0x00300000 0x00000040",
     );
     let readings = read(vec![steps], patient()).unwrap();
     assert_eq!(readings.ports[0].completes, Widths::W32_W64);
@@ -186,21 +166,21 @@ fn a_reboot_in_the_middle_is_tried_again() {
         .position(|step| matches!(step, Step::Expect(line) if line.contains("0xb00e0078")))
         .unwrap();
     vanishes[at + 1] =
-        Step::line(r#"{"return": "00000000b00e0078: Cannot access memory\r\n", "id": 9}"#);
+        Step::line(r#"{"return": "00000000b00e0078: Cannot access memory\r\n", "id": 11}"#);
     let rest = vanishes.len() - 4;
     vanishes.drain(at + 2..rest);
     for step in &mut vanishes[at + 2..] {
         match step {
             Step::Expect(line) => {
                 *line = line
-                    .replace("\"id\":43", "\"id\":10")
-                    .replace("\"id\":44", "\"id\":11");
+                    .replace("\"id\":44", "\"id\":12")
+                    .replace("\"id\":45", "\"id\":13");
             }
             Step::Send(bytes) => {
                 let text = String::from_utf8(bytes.clone()).unwrap();
                 *bytes = text
-                    .replace("\"id\": 43", "\"id\": 10")
-                    .replace("\"id\": 44", "\"id\": 11")
+                    .replace("\"id\": 44", "\"id\": 12")
+                    .replace("\"id\": 45", "\"id\": 13")
                     .into_bytes();
             }
             _ => {}

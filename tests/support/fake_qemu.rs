@@ -34,14 +34,36 @@ pub fn session(name: &str) -> Vec<Step> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data/qmp")
         .join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines()
         .map(|line| match line.split_once(' ') {
             Some((">", sent)) => Step::Expect(sent.to_owned()),
             Some(("<", answer)) => Step::line(answer),
-            _ => panic!("{path:?}: {line:?}"),
+            _ => panic!("{}: {line:?}", path.display()),
         })
         .collect()
+}
+
+/// Changes what QEMU says.
+pub fn replace(steps: &mut [Step], from: &str, to: &str) {
+    let mut hits = 0;
+    for step in steps {
+        if let Step::Send(bytes) = step {
+            let text = String::from_utf8(bytes.clone()).unwrap();
+            hits += usize::from(text.contains(from));
+            *bytes = text.replace(from, to).into_bytes();
+        }
+    }
+    assert_ne!(hits, 0, "{from:?} is in the session");
+}
+
+/// The session up to the answer to the first `qom-get`, which says that firmware is not done.
+pub fn window_closed() -> Vec<Step> {
+    let mut steps = session("q35.session");
+    steps.truncate(9);
+    replace(&mut steps, "2952790016", "18446744073709551615");
+    steps
 }
 
 /// Greeting and agreement on command mode.
@@ -55,13 +77,18 @@ pub struct FakeQemu {
     pub path: PathBuf,
     thread: JoinHandle<()>,
     last: Arc<AtomicBool>,
-    _directory: tempfile::TempDir,
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl FakeQemu {
     /// Serves as many clients as there are scripts, one script each, and sees to it that they keep to them.
     pub fn start(scripts: Vec<Vec<Step>>) -> Self {
-        Self::serve(move |listener, _| {
+        Self::start_at(None, scripts)
+    }
+
+    /// The same on a socket at this path.
+    pub fn start_at(path: Option<PathBuf>, scripts: Vec<Vec<Step>>) -> Self {
+        Self::serve(path, move |listener, _| {
             for script in scripts {
                 let (stream, _) = listener.accept().unwrap();
                 assert!(play(&stream, &script), "the client left early");
@@ -71,7 +98,12 @@ impl FakeQemu {
 
     /// Serves clients with the same script each until [`finish`](Self::finish). They may leave early.
     pub fn repeat(script: Vec<Step>) -> Self {
-        Self::serve(move |listener, last| {
+        Self::repeat_at(None, script)
+    }
+
+    /// The same on a socket at this path.
+    pub fn repeat_at(path: Option<PathBuf>, script: Vec<Step>) -> Self {
+        Self::serve(path, move |listener, last| {
             loop {
                 let (stream, _) = listener.accept().unwrap();
                 if last.load(Ordering::Relaxed) {
@@ -82,9 +114,16 @@ impl FakeQemu {
         })
     }
 
-    fn serve(body: impl FnOnce(UnixListener, &AtomicBool) + Send + 'static) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("101.qmp");
+    fn serve(
+        path: Option<PathBuf>,
+        body: impl FnOnce(UnixListener, &AtomicBool) + Send + 'static,
+    ) -> Self {
+        let (path, directory) = if let Some(path) = path {
+            (path, None)
+        } else {
+            let directory = tempfile::tempdir().unwrap();
+            (directory.path().join("101.qmp"), Some(directory))
+        };
         let listener = UnixListener::bind(&path).unwrap();
         let last = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&last);

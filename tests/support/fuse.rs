@@ -37,7 +37,7 @@ const WWW_DATA: u32 = 33;
 /// Names and attributes are asked for anew each time.
 const NO_CACHE: Duration = Duration::ZERO;
 
-/// FOPEN_DIRECT_IO: reads and writes go through unchanged.
+/// `FOPEN_DIRECT_IO`: reads and writes go through unchanged.
 const DIRECT_IO: u32 = 1;
 
 const ROOT: u64 = 1;

@@ -21,6 +21,7 @@ mod refusal;
 mod render;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::pci::Sbdf;
 use crate::rules::guest::GuestPlace;
@@ -51,17 +52,17 @@ pub struct HostFunction {
 
 /// The host's PCI functions. Names are cheap to come by, the rest is asked for only where it decides something.
 pub trait HostFunctions {
-    /// The functions in `/sys/bus/pci/devices`, in any order. Asked for once per address that an entry names, so the
-    /// directory should be read no more than once.
-    fn addresses(&self) -> Box<dyn Iterator<Item = Sbdf> + '_>;
+    /// The functions in `/sys/bus/pci/devices` whose address is in this range, sorted. Asked for once per address that an
+    /// entry names, so the directory should be read no more than once.
+    fn addresses(&self, range: RangeInclusive<Sbdf>) -> Vec<Sbdf>;
 
     /// More about one of them; `None` where it is not there or cannot be read.
     fn details(&self, address: Sbdf) -> Option<HostFunction>;
 }
 
 impl HostFunctions for BTreeMap<Sbdf, HostFunction> {
-    fn addresses(&self) -> Box<dyn Iterator<Item = Sbdf> + '_> {
-        Box::new(self.keys().copied())
+    fn addresses(&self, range: RangeInclusive<Sbdf>) -> Vec<Sbdf> {
+        self.range(range).map(|(address, _)| *address).collect()
     }
 
     fn details(&self, address: Sbdf) -> Option<HostFunction> {
@@ -401,20 +402,31 @@ fn nvidia_type(mdev: &str) -> Option<&str> {
 
 /// `PVE::SysFSTools::lspci`: the functions whose name begins with `prefix`, domain 0000 optional, sorted by name.
 ///
-/// A prefix always holds a whole bus and device, so all matches are of one slot, where names sort like addresses.
+/// A prefix nearly always holds a whole bus and device, so that only one slot has to be compared, and names there sort
+/// like addresses.
 fn matching(host: &dyn HostFunctions, prefix: &str) -> Vec<Sbdf> {
-    let mut found: Vec<Sbdf> = host
-        .addresses()
-        .filter(|address| {
-            let name = address.to_string();
-            name.starts_with(prefix)
-                || name
-                    .strip_prefix("0000:")
-                    .is_some_and(|short| short.starts_with(prefix))
-        })
-        .collect();
-    found.sort_unstable();
+    let mut found = host.addresses(slot_of_prefix(prefix).unwrap_or(Sbdf::ALL));
+    found.retain(|address| {
+        let name = address.to_string();
+        name.starts_with(prefix)
+            || name
+                .strip_prefix("0000:")
+                .is_some_and(|short| short.starts_with(prefix))
+    });
     found
+}
+
+/// The slot that all names with this prefix are in; `None` where it does not hold a whole bus and device, as parts of a
+/// mapping's path need not.
+fn slot_of_prefix(prefix: &str) -> Option<RangeInclusive<Sbdf>> {
+    let slot = prefix.split_once('.').map_or(prefix, |(slot, _)| slot);
+    let domain = if slot.matches(':').count() == 1 {
+        "0000:"
+    } else {
+        ""
+    };
+    let function: Sbdf = format!("{domain}{slot}.0").parse().ok()?;
+    Some(function.slot_range())
 }
 
 /// The checks of `parse_hostpci_devices`, in its order.

@@ -1,6 +1,6 @@
 //! The `args` key: raw options that Proxmox appends to QEMU's command line.
 //!
-//! Proxmox splits the value into words ([`shellwords`]), and QEMU reads each `-device` as a list of options
+//! Proxmox splits the value into words ([`mod@shellwords`]), and QEMU reads each `-device` as a list of options
 //! ([`options`]) or as JSON. What comes out here are the PCI devices of interest: *ports* (everything with a bus of its
 //! own), `vfio-pci` devices, and the other devices, which may take a slot.
 //!
@@ -161,6 +161,11 @@ impl RawDevices {
                 ..Self::default()
             };
         };
+        Self::from_words(words)
+    }
+
+    /// Reads words of a command line, such as that of a running QEMU.
+    pub fn from_words(words: impl IntoIterator<Item = String>) -> Self {
         let mut reader = Reader::default();
         let mut words = words.into_iter();
         while let Some(word) = words.next() {

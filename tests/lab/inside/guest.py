@@ -16,6 +16,7 @@ import time
 from hardware import COMPLETER, DEVICES
 
 RUN = pathlib.Path("/var/run/qemu-server")
+HOME = pathlib.Path("/tmp/guest")
 CONFIGS = pathlib.Path("/etc/pve/qemu-server")
 PATIENCE = 120
 
@@ -70,10 +71,16 @@ class Guest:
         self.socket = RUN / f"{vmid}.qmp"
         self.socket.unlink(missing_ok=True)
         config = (CONFIGS / f"{vmid}.conf").read_text().split("\n[")[0]
+        # Proxmox's QEMU knows an option -id, by which a VM's process is recognised. For this one the words are a name and
+        # an empty disk.
+        HOME.mkdir(exist_ok=True)
+        (HOME / str(vmid)).write_bytes(bytes(512))
         self.process = subprocess.Popen([
-            "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,tb-size=16", "-m", "32", "-nodefaults", "-display", "none",
+            "qemu-system-x86_64", "-name", "-id", str(vmid), "-machine", "q35", "-accel", "tcg,tb-size=16", "-m", "32", "-nodefaults", "-display", "none",
             "-no-reboot", "-qmp", f"unix:{self.socket},server=on,wait=off", *devices(config),
-        ], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        ], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=HOME)
+        self.pid_file = RUN / f"{vmid}.pid"
+        self.pid_file.write_text(f"{self.process.pid}\n")
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def monitor(self):
@@ -155,4 +162,5 @@ class Guest:
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
-        self.socket.unlink(missing_ok=True)
+        for file in (self.socket, self.pid_file):
+            file.unlink(missing_ok=True)
