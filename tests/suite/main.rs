@@ -13,6 +13,7 @@ mod attach;
 mod capture;
 mod captured;
 mod check;
+mod confined;
 #[path = "../support/crash.rs"]
 mod crash;
 mod examples;
@@ -23,7 +24,9 @@ mod generated;
 mod guards;
 mod hook;
 mod host;
+mod hostile;
 mod lab;
+mod load;
 mod lspci;
 mod lspci_text;
 mod properties;
