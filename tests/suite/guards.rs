@@ -145,12 +145,14 @@ fn what_several_vms_share_is_read_once() {
     assert_eq!(once.len(), 32, "a function was read twice");
     assert!(bytes.iter().all(|(_, bytes)| *bytes <= 256), "{bytes:?}");
     // Opened to be listed, and again to read links in it.
-    let listings = opened
-        .iter()
-        .filter(|path| *path == "/sys/bus/pci/devices");
+    let listings = opened.iter().filter(|path| *path == "/sys/bus/pci/devices");
     assert_eq!(listings.count(), 2);
     for once in ["/var/lib/dpkg/status", "/proc/sys/kernel/osrelease"] {
-        assert_eq!(opened.iter().filter(|path| *path == once).count(), 1, "{once}");
+        assert_eq!(
+            opened.iter().filter(|path| *path == once).count(),
+            1,
+            "{once}"
+        );
     }
 }
 
@@ -204,5 +206,8 @@ fn instructions_stay_within_bounds() {
     let (ten, twenty, forty) = (check(10), check(20), check(40));
     println!("check --all: {ten}, {twenty}, {forty} instructions for 10, 20, 40 VMs");
     let (first, second) = (twenty - ten, (forty - twenty) / 2);
-    assert!(second * 100 <= first * 120, "{first}, then {second} for ten VMs");
+    assert!(
+        second * 100 <= first * 120,
+        "{first}, then {second} for ten VMs"
+    );
 }
