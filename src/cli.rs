@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -140,7 +140,7 @@ pub fn main() -> ExitCode {
     if let Some(call) = hook_call(&arguments) {
         return ExitCode::from(hook::run(&call));
     }
-    let cli = match Cli::try_parse_from(&arguments) {
+    let cli = match Cli::try_parse_from(as_hook(arguments)) {
         Ok(cli) => cli,
         Err(error) => {
             // A closed standard output is no reason to fail.
@@ -197,6 +197,24 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
         Command::Completions(arguments) => commands::generated::run_completions(arguments),
         Command::Man(arguments) => commands::generated::run_man(arguments),
     }
+}
+
+/// The arguments as `hook`'s where the program was called under a name that ends so, and not with another command: what
+/// is wrong with such a call is told as what is wrong with a hook's.
+fn as_hook(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let named = arguments
+        .first()
+        .and_then(|name| Path::new(name).file_stem()?.to_str())
+        .is_some_and(|name| name.ends_with("hook"));
+    let hooks = arguments.get(1).is_some_and(|first| {
+        first
+            .to_str()
+            .is_some_and(|first| first.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    if named && hooks {
+        arguments.insert(1, "hook".into());
+    }
+    arguments
 }
 
 /// The hook's own call, recognised without the full command line: `NAME [OPTION...] [hook] VMID PHASE`.

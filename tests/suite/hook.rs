@@ -456,3 +456,23 @@ fn standard_output_may_be_closed() {
         Some(2)
     );
 }
+
+#[test]
+fn under_a_name_that_ends_in_hook_it_takes_a_wrong_call_as_the_hooks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let name = directory.path().join("atomicops-hook");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_pve-atomicops"), &name).expect("a link");
+    for (arguments, expected) in [
+        (&["101"][..], "<PHASE>"),
+        (&["101", "pre-migrate"], "'pre-migrate' is not a hook phase"),
+        (&["7", "pre-start"], "'7' is not a VM ID"),
+    ] {
+        let output = std::process::Command::new(&name)
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    }
+}
