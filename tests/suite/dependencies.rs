@@ -186,7 +186,7 @@ fn everything_comes_from_one_registry_with_its_checksum() {
             assert_eq!(
                 from_registry,
                 package.get("checksum").is_some(),
-                "{package}"
+                "{package:?}"
             );
         }
     }
