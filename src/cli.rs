@@ -203,6 +203,24 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
     }
 }
 
+/// The arguments as `hook`'s where the program was called under a name that ends so, and not with another command: what
+/// is wrong with such a call is told as what is wrong with a hook's.
+fn as_hook(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let named = arguments
+        .first()
+        .and_then(|name| Path::new(name).file_stem()?.to_str())
+        .is_some_and(|name| name.ends_with("hook"));
+    let hooks = arguments.get(1).is_some_and(|first| {
+        first
+            .to_str()
+            .is_some_and(|first| first.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    if named && hooks {
+        arguments.insert(1, "hook".into());
+    }
+    arguments
+}
+
 /// The hook's own call, recognised without the full command line: `NAME [OPTION...] [hook] VMID PHASE`.
 ///
 /// A hook should cost about as much as starting a program, and building the definitions above is most of what is not

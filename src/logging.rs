@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
 use crate::report::escape;
 
@@ -53,28 +54,29 @@ pub fn to_syslog(root: Option<&Path>, level: Level, lines: &[String]) {
     let _ = send(root.unwrap_or(Path::new("/")), level, lines);
 }
 
-/// Facility `daemon` of RFC 3164, in its place.
-const DAEMON: u8 = 3 << 3;
-
 /// The kernel keeps the time limit, so that no thread is needed to watch it.
-///
-/// A message is `<PRIORITY>TAG[PID]: TEXT`. On the local socket the daemon adds time and host name itself.
-fn send(root: &Path, level: Level, lines: &[String]) -> std::io::Result<()> {
+fn send(root: &Path, level: Level, lines: &[String]) -> Result<(), syslog::Error> {
     let start = Instant::now();
-    let severity = match level {
-        Level::Error | Level::Warn => 4,
-        Level::Info => 6,
-        Level::Debug | Level::Trace => 7,
+    let formatter = Formatter3164 {
+        facility: Facility::LOG_DAEMON,
+        hostname: None,
+        process: "pve-atomicops".to_owned(),
+        pid: std::process::id(),
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect(root.join("dev/log"))?;
+    let mut logger = Logger::new(LoggerBackend::Unix(socket), formatter);
     for line in lines {
-        // No time left is an error too.
-        let left = SYSLOG_LIMIT.saturating_sub(start.elapsed());
-        socket.set_write_timeout(Some(left))?;
-        let (priority, pid) = (DAEMON | severity, std::process::id());
-        let message = format!("<{priority}>pve-atomicops[{pid}]: {line}");
-        socket.send(message.as_bytes())?;
+        if let LoggerBackend::Unix(socket) = &logger.backend {
+            // No time left is an error too.
+            let left = SYSLOG_LIMIT.saturating_sub(start.elapsed());
+            socket.set_write_timeout(Some(left))?;
+        }
+        match level {
+            Level::Error | Level::Warn => logger.warning(line)?,
+            Level::Info => logger.info(line)?,
+            Level::Debug | Level::Trace => logger.debug(line)?,
+        }
     }
     Ok(())
 }

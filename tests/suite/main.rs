@@ -22,6 +22,7 @@ mod fix;
 #[path = "../support/fuse.rs"]
 mod fuse;
 mod generated;
+mod guards;
 mod hook;
 mod host;
 mod hostile;
