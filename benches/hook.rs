@@ -2,6 +2,12 @@
 //!
 //! `cargo bench --bench hook` prints the table of docs/performance.md. `ROUNDS=301` changes the number of rounds.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the table is what it is for"
+)]
+
 mod measure;
 #[path = "../tests/support/mod.rs"]
 mod support;

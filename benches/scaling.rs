@@ -3,6 +3,12 @@
 //! `cargo bench --bench scaling` prints the tables of docs/performance.md: the hook on hosts of 8, 512 and 4,096
 //! functions, and `check --all` for 10 to 10,000 VMs on the largest.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the table is what it is for"
+)]
+
 mod measure;
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -27,7 +27,7 @@ use crate::vmconf::document::Document;
 use crate::vmconf::mapping::{MapEntry, Mapping, Mappings};
 use crate::vmconf::{HostpciIndex, Vmid};
 
-/// Subsystem vendor and device ID, and the way to make mediated devices.
+/// Subsystem vendor and device ID, and how a function makes mediated devices.
 type Rarer = (Option<(u16, u16)>, Mdev);
 
 /// What one run knows of the host.
@@ -39,7 +39,7 @@ pub struct Survey<'h> {
     mappings: OnceCell<Mappings>,
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
-    /// What only mappings and mediated devices ask for.
+    /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
     rarer: RefCell<BTreeMap<Sbdf, Rarer>>,
     /// The first error of a read that had to answer without one.
     trouble: RefCell<Option<HostError>>,

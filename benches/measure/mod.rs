@@ -66,7 +66,9 @@ pub fn wall(programs: &[Program], rounds: usize) -> Vec<Vec<Duration>> {
             }
         }
     }
-    times.iter_mut().for_each(|times| times.sort_unstable());
+    for times in &mut times {
+        times.sort_unstable();
+    }
     times
 }
 

@@ -175,7 +175,8 @@ where
 
     fn identity(&self) -> Option<Identity> {
         let id = self.known_dword(0)?;
-        let (vendor, device) = ((id & 0xffff) as u16, (id >> 16) as u16);
+        let [a, b, c, d] = id.to_le_bytes();
+        let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
         (vendor != 0xffff).then_some(Identity {
             vendor,
             device,

@@ -419,7 +419,7 @@ fn what_does_not_run_is_told_apart() {
         "{message}"
     );
     // Another process has taken over the number.
-    let tree = host(EXPLICIT).file("proc/4242/cmdline", "/usr/bin/less\x00101\0");
+    let tree = host(EXPLICIT).file("proc/4242/cmdline", "/usr/bin/less\x00101\x00");
     let qemu = start(&tree, vec![guest(OFFERS_NOTHING)]);
     verify(&tree, &["--wait", "120"]);
     qemu.finish();

@@ -118,8 +118,12 @@ impl FakeQemu {
         path: Option<PathBuf>,
         body: impl FnOnce(UnixListener, &AtomicBool) + Send + 'static,
     ) -> Self {
-        let directory = path.is_none().then(|| tempfile::tempdir().unwrap());
-        let path = path.unwrap_or_else(|| directory.as_ref().unwrap().path().join("101.qmp"));
+        let (path, directory) = if let Some(path) = path {
+            (path, None)
+        } else {
+            let directory = tempfile::tempdir().unwrap();
+            (directory.path().join("101.qmp"), Some(directory))
+        };
         let listener = UnixListener::bind(&path).unwrap();
         let last = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&last);
