@@ -93,14 +93,18 @@ impl Sbdf {
 
 impl fmt::Display for Sbdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            segment,
+            bus,
+            device,
+            function,
+        } = self;
         if f.width().is_some() {
-            return f.pad(&self.to_string());
+            return f.pad(&format!(
+                "{segment:04x}:{bus:02x}:{device:02x}.{function:x}"
+            ));
         }
-        write!(
-            f,
-            "{:04x}:{:02x}:{:02x}.{:x}",
-            self.segment, self.bus, self.device, self.function
-        )
+        write!(f, "{segment:04x}:{bus:02x}:{device:02x}.{function:x}")
     }
 }
 
