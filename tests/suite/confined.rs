@@ -113,7 +113,7 @@ fn no_register_is_ever_opened_for_writing() {
 fn what_only_reads_cannot_gain_privileges() {
     let tree = tree();
     let call = "prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) = 0";
-    for arguments in READERS.iter() {
+    for arguments in READERS {
         let trace = traced(tree.path(), "prctl,openat2", arguments);
         let given_up = trace.find(call);
         assert!(given_up.is_some(), "{arguments:?}: {trace}");
@@ -158,7 +158,7 @@ fn a_chained_script_gets_the_environment_and_no_descriptors() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("mode");
     tree.write(
         "etc/pve/atomicops.toml",
-        format!("mode = 'off'\nsyslog = false\nchain = ['/script']\n"),
+        "mode = 'off'\nsyslog = false\nchain = ['/script']\n",
     );
     // A secret of the caller's, which it forgot to mark.
     let secret = std::fs::File::open("/etc/passwd").expect("open");
