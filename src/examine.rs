@@ -199,10 +199,10 @@ impl<'h> Survey<'h> {
 
     /// Where the functions are in the guest that a QEMU with this command line runs.
     pub fn running(&self, vmid: Vmid, command: Vec<String>) -> GuestBus {
-        let machine = value_of(&command, &["machine", "M"]);
+        let machine = machine_of(&command);
         let composition = pve::compose(&Inputs {
             vmid,
-            conf: &|key| machine.as_deref().filter(|_| key == "machine"),
+            conf: &|key| machine.filter(|_| key == "machine").map(String::as_str),
             mappings: &Mappings::new(),
             node: "",
             host: self,
@@ -340,12 +340,17 @@ fn plan_repairs(
     (repairs, none)
 }
 
-/// The value of the last of these options of QEMU.
-fn value_of(command: &[String], names: &[&str]) -> Option<String> {
-    let at = command
-        .iter()
-        .rposition(|word| names.contains(&word.trim_start_matches('-')) && word.starts_with('-'))?;
-    command.get(at + 1).cloned()
+/// The value of the last `-machine` that names a type; QEMU merges several.
+fn machine_of(command: &[String]) -> Option<&String> {
+    let values = command.iter().zip(command.iter().skip(1));
+    let values =
+        values.filter(|(word, _)| matches!(word.as_str(), "-machine" | "--machine" | "-M"));
+    let mut typed = values.map(|(_, value)| value).filter(|value| {
+        value
+            .split(',')
+            .any(|part| !part.contains('=') || part.starts_with("type="))
+    });
+    typed.next_back()
 }
 
 /// The value of a cell, filled by `read` at first use.
@@ -372,7 +377,7 @@ impl Survey<'_> {
         .map(Vec::as_slice)
     }
 
-    fn rarer(&self, addr: Sbdf) -> Result<(Option<(u16, u16)>, Mdev), HostError> {
+    fn rarer(&self, addr: Sbdf) -> Result<Rarer, HostError> {
         if let Some(known) = self.rarer.borrow().get(&addr) {
             return Ok(*known);
         }

@@ -97,7 +97,7 @@ fn topology(input: &mut Input<'_>, first: Registers) {
     let mut topology = Topology::default();
     let mut registers = Some(first);
     let mut addresses = Vec::new();
-    while !input.rest().is_empty() && addresses.len() < 40 {
+    while !input.rest().is_empty() && addresses.len() < 12 {
         let Some(addr) = address(input.byte()) else {
             continue;
         };
@@ -125,19 +125,18 @@ fn topology(input: &mut Input<'_>, first: Registers) {
         });
         addresses.push(addr);
     }
-    let kernels = ["6.1.0", "6.12.94", "6.17.2-1-pve", "7.2.13"].map(Kernel::parse);
+    let kernels = ["6.1.0", "6.12.94", "6.17.2-1-pve", "7.2.13"];
+    let kernel = Kernel::parse(kernels[addresses.len() % 4]);
     for addr in addresses {
         assert!(topology.path_to(addr).len() <= 64);
         let traced = trace(&topology, addr);
         if let Ok(bridges) = &traced.bridges {
             assert!(bridges.len() <= 64, "{} bridges", bridges.len());
         }
-        for kernel in &kernels {
-            let answer = host_answer(&topology, addr, kernel);
-            assert!(
-                !answer.widths.is_empty() || answer.denial.is_some(),
-                "{answer:?}"
-            );
-        }
+        let answer = host_answer(&topology, addr, &kernel);
+        assert!(
+            !answer.widths.is_empty() || answer.denial.is_some(),
+            "{answer:?}"
+        );
     }
 }

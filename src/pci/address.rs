@@ -99,11 +99,12 @@ impl fmt::Display for Sbdf {
             device,
             function,
         } = self;
-        let name = format_args!("{segment:04x}:{bus:02x}:{device:02x}.{function:x}");
         if f.width().is_some() {
-            return f.pad(&name.to_string());
+            return f.pad(&format!(
+                "{segment:04x}:{bus:02x}:{device:02x}.{function:x}"
+            ));
         }
-        f.write_fmt(name)
+        write!(f, "{segment:04x}:{bus:02x}:{device:02x}.{function:x}")
     }
 }
 

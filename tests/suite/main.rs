@@ -13,8 +13,10 @@ mod attach;
 mod capture;
 mod captured;
 mod check;
+mod confined;
 #[path = "../support/crash.rs"]
 mod crash;
+mod dependencies;
 mod examples;
 mod fix;
 #[path = "../support/fuse.rs"]
@@ -23,7 +25,9 @@ mod generated;
 mod guards;
 mod hook;
 mod host;
+mod hostile;
 mod lab;
+mod load;
 mod lspci;
 mod lspci_text;
 mod properties;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(dead_code, reason = "the fuzzer's list is for the fuzzer too")]
-mod fuzzed;
+pub mod fuzzed;
 
 fn inputs(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {

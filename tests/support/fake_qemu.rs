@@ -145,8 +145,8 @@ impl FakeQemu {
     }
 }
 
-/// Whether the client stayed for the whole script.
-fn play(mut stream: &UnixStream, script: &[Step]) -> bool {
+/// Plays a script for one client. Whether it stayed for the whole of it.
+pub fn play(mut stream: &UnixStream, script: &[Step]) -> bool {
     let mut lines = BufReader::new(stream);
     for step in script {
         match step {
