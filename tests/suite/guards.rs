@@ -85,11 +85,11 @@ fn the_hook_needs_few_system_calls() {
     // What starting any program costs here; the linker's part differs between systems.
     let base = system_calls(&Command::new("/bin/true"));
     for (vmid, phase, limit) in [
-        (101, "pre-start", 290),
-        (102, "pre-start", 260),
-        (101, "post-start", 70),
-        (101, "pre-stop", 70),
-        (101, "post-stop", 70),
+        (101, "pre-start", 285),
+        (102, "pre-start", 215),
+        (101, "post-start", 66),
+        (101, "pre-stop", 66),
+        (101, "post-stop", 66),
     ] {
         let calls = system_calls(&hook(tree.path(), vmid, phase)) - base;
         println!("{vmid} {phase}: {calls} system calls more than /bin/true");
@@ -181,7 +181,7 @@ fn instructions(command: &Command) -> u64 {
 
 #[test]
 fn instructions_stay_within_bounds() {
-    // Valgrind before 3.25 does not know openat2, so the host is an archive here, which is read without it. What
+    // Not every valgrind knows openat2 (3.19 does not), so the host is an archive here, which is read without it. What
     // unpacking costs is the difference to a phase in which nothing is to be done.
     let directory = tempfile::tempdir().expect("directory");
     let archive = directory.path().join("host.tar.gz");
@@ -192,7 +192,7 @@ fn instructions_stay_within_bounds() {
     let work = of("pre-start") - of("pre-stop");
     println!("{work} instructions for VM 101");
     // A fifth more than measured, in a build without optimization; half of it is what an archive costs.
-    assert!(work <= 7_500_000, "{work}");
+    assert!(work <= 7_200_000, "{work}");
     // And the number of VMs is a factor, not more.
     let check = |vms: u32| {
         let tree = (0..vms).fold(large_host(1), |tree: HostTree, number| {
