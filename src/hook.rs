@@ -59,6 +59,14 @@ struct Outcome {
     verify: bool,
 }
 
+/// Says that nothing is done in a phase that this program does not know.
+pub fn unknown_phase(phase: &str) {
+    print_line(&format!(
+        "WARN: pve-atomicops: unknown phase '{}'; nothing was done",
+        escape::short(phase, 40)
+    ));
+}
+
 /// Does what Proxmox calls the hook for, and gives the exit status.
 pub fn run(call: &Call) -> u8 {
     let limit = Arc::new(Limit {
