@@ -279,6 +279,14 @@ where
 
     /// Reads from an aligned offset what is not known yet.
     fn fill(&mut self, offset: u16, length: u16) -> Result<(), Fault<E>> {
+        let words = (offset..offset + length).step_by(4);
+        let missing = words
+            .filter(|at| self.known & 1 << (at / 4) == 0)
+            .collect::<Vec<_>>();
+        if missing.len() < usize::from(length / 4) {
+            // The chain has been through here: only the rest is read.
+            return missing.into_iter().try_for_each(|at| self.fill(at, 4));
+        }
         let got = self.pull(offset, length)?;
         if got == length {
             return Ok(());
