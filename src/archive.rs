@@ -3,7 +3,7 @@
 //! Archives come with bug reports, so nothing in one is trusted. [`Tree::unpack`] bounds the number of entries, their
 //! sizes and the size of everything; it refuses names and links that lead out of the archive, entries below a link, and
 //! everything that is no file, directory or symbolic link. Nothing is ever written: files are bytes in memory, and
-//! [`Tree::resolve`] follows links among them as a kernel would below a `chroot`.
+//! `Tree::resolve` follows links among them as a kernel would below a `chroot`.
 //!
 //! Paths are absolute within the tree, without `.`, `..` or empty components: `/etc/hostname`; the top is `/`.
 

@@ -10,8 +10,8 @@
 //! script by its name afterwards. Starting it through an open descriptor instead would hand the script a
 //! `/proc/self/fd/N` as its own name, by which many look for their companions.
 //!
-//! Links are followed first, and the file they lead to is checked and run. Does not read the storage configuration:
-//! a volume ID is turned into a path by the caller's function.
+//! Links are followed first, and the file they lead to is checked and run. Does not read the storage configuration, and
+//! knows no other root than the system's: the caller's function turns volume IDs and paths into paths of files.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -32,7 +32,7 @@ const SHELL: &str = "/bin/sh";
 const BUSY_ATTEMPTS: usize = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Any error of the caller's function that resolves volume IDs.
+/// Any error of the caller's function that resolves volume IDs and paths.
 pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a script was not run.
@@ -41,11 +41,11 @@ pub enum ScriptError {
     /// It is neither an absolute path nor a volume ID that leads to one.
     #[error("'{0}' is neither an absolute path nor a volume ID")]
     NoPath(String),
-    /// Its volume ID leads nowhere.
-    #[error("'{volume}' cannot be resolved")]
+    /// Its volume ID or path leads nowhere.
+    #[error("'{script}' cannot be resolved")]
     Unresolved {
-        /// The volume ID.
-        volume: String,
+        /// The volume ID or path.
+        script: String,
         /// Why.
         source: ResolveError,
     },
@@ -118,7 +118,7 @@ impl Failure {
 /// Runs the scripts in order. An error ends the chain, and with it the start; it can only come in pre-start. In the
 /// other phases `warn` gets each failure, right when it happens.
 ///
-/// `scripts` are absolute paths or volume IDs; `resolve` turns the latter into paths. `own` are files that lead back
+/// `scripts` are absolute paths or volume IDs; `resolve` tells the absolute path where each lies. `own` are files that lead back
 /// here, such as the VM's own hookscript; they are never run, nor is this program itself.
 pub fn run(
     scripts: &[String],
@@ -210,14 +210,11 @@ fn locate(
     script: &str,
     resolve: &impl Fn(&str) -> Result<PathBuf, ResolveError>,
 ) -> Result<PathBuf, ScriptError> {
-    if script.starts_with('/') {
-        return Ok(PathBuf::from(script));
-    }
-    if !script.contains(':') {
+    if !script.starts_with('/') && !script.contains(':') {
         return Err(ScriptError::NoPath(script.to_owned()));
     }
     let path = resolve(script).map_err(|source| ScriptError::Unresolved {
-        volume: script.to_owned(),
+        script: script.to_owned(),
         source,
     })?;
     if path.is_absolute() {
@@ -324,6 +321,7 @@ mod tests {
             let mut warnings = Vec::new();
             let resolve = |volume: &str| match volume.strip_prefix("local:snippets/") {
                 Some(name) => Ok(self.path(name)),
+                None if volume.starts_with('/') => Ok(PathBuf::from(volume)),
                 None if volume == "odd:x" => Ok(PathBuf::from("relative")),
                 None => Err("no such storage".into()),
             };

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -140,6 +140,10 @@ pub fn main() -> ExitCode {
     if let Some(call) = hook_call(&arguments) {
         return ExitCode::from(hook::run(&call));
     }
+    if let Some(phase) = phase_of_the_future(&arguments) {
+        hook::unknown_phase(phase);
+        return ExitCode::SUCCESS;
+    }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -199,6 +203,24 @@ fn dispatch(cli: &Cli) -> anyhow::Result<u8> {
     }
 }
 
+/// The arguments as `hook`'s where the program was called under a name that ends so, and not with another command: what
+/// is wrong with such a call is told as what is wrong with a hook's.
+fn as_hook(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let named = arguments
+        .first()
+        .and_then(|name| Path::new(name).file_stem()?.to_str())
+        .is_some_and(|name| name.ends_with("hook"));
+    let hooks = arguments.get(1).is_some_and(|first| {
+        first
+            .to_str()
+            .is_some_and(|first| first.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    if named && hooks {
+        arguments.insert(1, "hook".into());
+    }
+    arguments
+}
+
 /// The hook's own call, recognised without the full command line: `NAME [OPTION...] [hook] VMID PHASE`.
 ///
 /// A hook should cost about as much as starting a program, and building the definitions above is most of what is not
@@ -224,4 +246,23 @@ fn hook_call(arguments: &[OsString]) -> Option<hook::Call> {
         vmid,
         phase,
     })
+}
+
+/// A phase that this program does not know, in what is otherwise a call of the hook.
+///
+/// A later Proxmox VE may have more phases. Nothing is to be done in them, and an exit status other than 0 could stop a
+/// VM.
+fn phase_of_the_future(arguments: &[OsString]) -> Option<&str> {
+    let [program, words @ ..] = arguments else {
+        return None;
+    };
+    let is_hook = Path::new(program).file_name()?.to_str()?.ends_with("hook");
+    let mut words = words.iter().map(|word| word.to_str());
+    let (vmid, phase) = match (words.next()??, words.next()??, words.next(), words.next()) {
+        ("hook", vmid, Some(phase), None) => (vmid, phase),
+        (vmid, phase, None, None) if is_hook => (vmid, Some(phase)),
+        _ => return None,
+    };
+    vmid.parse::<Vmid>().ok()?;
+    phase.filter(|phase| !phase.starts_with('-') && phase.parse::<Phase>().is_err())
 }

@@ -27,6 +27,9 @@ use crate::vmconf::document::Document;
 use crate::vmconf::mapping::{MapEntry, Mapping, Mappings};
 use crate::vmconf::{HostpciIndex, Vmid};
 
+/// Subsystem vendor and device ID, and how a function makes mediated devices.
+type Rarer = (Option<(u16, u16)>, Mdev);
+
 /// What one run knows of the host.
 pub struct Survey<'h> {
     host: &'h Host,
@@ -37,7 +40,7 @@ pub struct Survey<'h> {
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
     /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
-    rarer: RefCell<BTreeMap<Sbdf, (Option<(u16, u16)>, Mdev)>>,
+    rarer: RefCell<BTreeMap<Sbdf, Rarer>>,
     /// The first error of a read that had to answer without one.
     trouble: RefCell<Option<HostError>>,
 }
@@ -192,10 +195,10 @@ impl<'h> Survey<'h> {
 
     /// Where the functions are in the guest that a QEMU with this command line runs.
     pub fn running(&self, vmid: Vmid, command: Vec<String>) -> GuestBus {
-        let machine = value_of(&command, &["machine", "M"]);
+        let machine = machine_of(&command);
         let composition = pve::compose(&Inputs {
             vmid,
-            conf: &|key| machine.as_deref().filter(|_| key == "machine"),
+            conf: &|key| machine.filter(|_| key == "machine").map(String::as_str),
             mappings: &Mappings::new(),
             node: "",
             host: self,
@@ -333,12 +336,17 @@ fn plan_repairs(
     (repairs, none)
 }
 
-/// The value of the last of these options of QEMU.
-fn value_of(command: &[String], names: &[&str]) -> Option<String> {
-    let at = command
-        .iter()
-        .rposition(|word| names.contains(&word.trim_start_matches('-')) && word.starts_with('-'))?;
-    command.get(at + 1).cloned()
+/// The value of the last `-machine` that names a type; QEMU merges several.
+fn machine_of(command: &[String]) -> Option<&String> {
+    let values = command.iter().zip(command.iter().skip(1));
+    let values =
+        values.filter(|(word, _)| matches!(word.as_str(), "-machine" | "--machine" | "-M"));
+    let mut typed = values.map(|(_, value)| value).filter(|value| {
+        value
+            .split(',')
+            .any(|part| !part.contains('=') || part.starts_with("type="))
+    });
+    typed.next_back()
 }
 
 /// The value of a cell, filled by `read` at first use.
@@ -365,7 +373,7 @@ impl Survey<'_> {
         .map(Vec::as_slice)
     }
 
-    fn rarer(&self, addr: Sbdf) -> Result<(Option<(u16, u16)>, Mdev), HostError> {
+    fn rarer(&self, addr: Sbdf) -> Result<Rarer, HostError> {
         if let Some(known) = self.rarer.borrow().get(&addr) {
             return Ok(*known);
         }

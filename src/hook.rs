@@ -64,6 +64,14 @@ enum News {
     Done(Outcome),
 }
 
+/// Says that nothing is done in a phase that this program does not know.
+pub fn unknown_phase(phase: &str) {
+    print_line(&format!(
+        "WARN: pve-atomicops: unknown phase '{}'; nothing was done",
+        escape::short(phase, 40)
+    ));
+}
+
 /// Does what Proxmox calls the hook for, and gives the exit status.
 pub fn run(call: &Call) -> u8 {
     let start = Instant::now();
@@ -115,10 +123,10 @@ fn chained(call: &Call, scripts: &[String]) -> u8 {
     if scripts.is_empty() {
         return 0;
     }
-    let resolve = |volume: &str| resolve(call, volume);
+    let resolve = |script: &str| resolve(call, script);
     let own = own_scripts(call);
     let warn = |failure: &chain::Failure| {
-        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))))
+        print_line(&format!("WARN: {}", escape::text(&chain_of(failure))));
     };
     match chain::run(scripts, call.vmid, call.phase, &own, resolve, warn) {
         Ok(()) => 0,
@@ -136,14 +144,30 @@ fn host(call: &Call) -> Result<Host, HostError> {
     }
 }
 
-/// The path of a volume ID, below the root.
-fn resolve(call: &Call, volume: &str) -> Result<PathBuf, ResolveError> {
-    let storages = host(call)?.storage_cfg()?.unwrap_or_default();
-    let path = Storages::parse(&storages).0.snippet_path(volume)?;
-    Ok(match &call.root {
-        Some(root) => root.join(path.strip_prefix("/").unwrap_or(&path)),
-        None => path,
-    })
+/// Where a script lies, given as a volume ID or as an absolute path.
+///
+/// Below `--root` that is a file of the tree: a policy that is replayed must not run what lies at its paths on this
+/// host, neither directly nor through a link that leads out.
+fn resolve(call: &Call, script: &str) -> Result<PathBuf, ResolveError> {
+    let path = if script.starts_with('/') {
+        PathBuf::from(script)
+    } else {
+        let storages = host(call)?.storage_cfg()?.unwrap_or_default();
+        Storages::parse(&storages).0.snippet_path(script)?
+    };
+    let Some(root) = &call.root else {
+        return Ok(path);
+    };
+    let below = root.join(path.strip_prefix("/").unwrap_or(&path));
+    let found = below.canonicalize().map_err(|error| {
+        let below = below.display();
+        ResolveError::from(format!("cannot examine {below}: {error}"))
+    })?;
+    if found.starts_with(root.canonicalize()?) {
+        Ok(found)
+    } else {
+        Err(format!("{} leads out of {}", below.display(), root.display()).into())
+    }
 }
 
 /// The VM's own hookscript, which leads back here.

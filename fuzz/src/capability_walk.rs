@@ -65,9 +65,12 @@ fn read(space: &[u8; 256], length: usize, fails_at: usize) -> ConfigSpace<Broken
             return Err(Broken);
         }
         let offset = usize::from(offset);
-        for at in offset..offset + buffer.len() {
-            assert!(at < 256, "beyond the end");
-            assert!(!std::mem::replace(&mut seen[at], true), "{at:#x} twice");
+        assert!(offset + buffer.len() <= 256, "beyond the end");
+        for seen in &mut seen[offset..offset + buffer.len()] {
+            assert!(
+                !std::mem::replace(seen, true),
+                "a byte of {offset:#x} twice"
+            );
         }
         let there = space.get(offset..length.min(offset + buffer.len()).max(offset));
         let there = there.unwrap_or_default();
@@ -94,7 +97,7 @@ fn topology(input: &mut Input<'_>, first: Registers) {
     let mut topology = Topology::default();
     let mut registers = Some(first);
     let mut addresses = Vec::new();
-    while !input.rest().is_empty() && addresses.len() < 40 {
+    while !input.rest().is_empty() && addresses.len() < 12 {
         let Some(addr) = address(input.byte()) else {
             continue;
         };
@@ -122,19 +125,18 @@ fn topology(input: &mut Input<'_>, first: Registers) {
         });
         addresses.push(addr);
     }
-    let kernels = ["6.1.0", "6.12.94", "6.17.2-1-pve", "7.2.13"].map(Kernel::parse);
+    let kernels = ["6.1.0", "6.12.94", "6.17.2-1-pve", "7.2.13"];
+    let kernel = Kernel::parse(kernels[addresses.len() % 4]);
     for addr in addresses {
         assert!(topology.path_to(addr).len() <= 64);
         let traced = trace(&topology, addr);
         if let Ok(bridges) = &traced.bridges {
             assert!(bridges.len() <= 64, "{} bridges", bridges.len());
         }
-        for kernel in &kernels {
-            let answer = host_answer(&topology, addr, kernel);
-            assert!(
-                !answer.widths.is_empty() || answer.denial.is_some(),
-                "{answer:?}"
-            );
-        }
+        let answer = host_answer(&topology, addr, &kernel);
+        assert!(
+            !answer.widths.is_empty() || answer.denial.is_some(),
+            "{answer:?}"
+        );
     }
 }

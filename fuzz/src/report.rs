@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use pve_atomicops::archive::{Node, Tree};
-use pve_atomicops::commands::check::name_functions;
+use pve_atomicops::commands::check::Names;
 use pve_atomicops::examine::Survey;
 use pve_atomicops::host::Host;
 use pve_atomicops::pci::express::{DevCap2, DevCtl2, Express, PortType};
@@ -50,7 +50,7 @@ pub fn holds(data: &[u8]) {
         return;
     };
     let mut vm = examined.report.clone();
-    name_functions(&host, std::slice::from_mut(&mut vm));
+    Names::new(&host).fill(&mut vm);
 
     for line in text::findings(&vm) {
         assert_harmless(&line, "");

@@ -165,7 +165,9 @@ where
     fn express_of_whole_header(&mut self) -> Result<Option<Express>, Fault<E>> {
         let express = self.express();
         // What lies behind the header was readable, so the header is.
-        if self.known >> (HEADER / 4) == 0 && !matches!(express, Err(Fault::Short { .. })) {
+        if self.known >> (HEADER / 4) == 0
+            && !matches!(express, Err(Fault::Short { .. } | Fault::Read { .. }))
+        {
             self.dword(HEADER - 4)?;
         }
         express
@@ -173,7 +175,8 @@ where
 
     fn identity(&self) -> Option<Identity> {
         let id = self.known_dword(0)?;
-        let (vendor, device) = (id as u16, (id >> 16) as u16);
+        let [a, b, c, d] = id.to_le_bytes();
+        let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
         (vendor != 0xffff).then_some(Identity {
             vendor,
             device,

@@ -274,6 +274,10 @@ fn the_archive_has_what_is_read_and_no_more() {
         // What `capture` reads from itself is what check and topology read, and the display controllers beside it.
         let names = host.pci_names().unwrap();
         let topology = host.topology(names.iter().map(|name| name.parse().unwrap()));
+        for name in &names {
+            // A mapping is compared with it.
+            host.subsystem(name.parse().unwrap()).unwrap();
+        }
         let read: BTreeSet<_> = host
             .accesses()
             .into_iter()

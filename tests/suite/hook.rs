@@ -456,3 +456,25 @@ fn standard_output_may_be_closed() {
         Some(2)
     );
 }
+
+#[test]
+fn a_phase_that_is_not_known_stops_no_vm() {
+    let output = bare()
+        .args(["hook", "101", "pre-teleport"])
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        stdout(&output),
+        "WARN: pve-atomicops: unknown phase 'pre-teleport'; nothing was done\n"
+    );
+    // At a terminal a wrong word is an error.
+    for words in [
+        &["101", "pre-teleport"][..],
+        &["hook", "10", "pre-start"],
+        &["hook", "101"],
+    ] {
+        let output = bare().args(words).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+    }
+}

@@ -34,6 +34,13 @@ fn by_sysfs(root: &Path) -> Topology {
     let topology = host.topology(names.iter().map(|name| name.parse::<Sbdf>().unwrap()));
     assert_eq!(topology.iter().count(), names.len());
     topology
+        .iter()
+        .cloned()
+        .map(|mut function| {
+            function.subsystem = host.subsystem(function.addr).unwrap();
+            function
+        })
+        .collect()
 }
 
 /// Lines of the hexadecimal part.

@@ -1,5 +1,11 @@
 //! Integration tests: one crate, one module per topic.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "counts are shown with the results"
+)]
+
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -7,6 +13,7 @@ mod attach;
 mod capture;
 mod captured;
 mod check;
+mod confined;
 #[path = "../support/crash.rs"]
 mod crash;
 mod examples;
@@ -14,9 +21,12 @@ mod fix;
 #[path = "../support/fuse.rs"]
 mod fuse;
 mod generated;
+mod guards;
 mod hook;
 mod host;
+mod hostile;
 mod lab;
+mod load;
 mod lspci;
 mod lspci_text;
 mod properties;

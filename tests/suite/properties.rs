@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(dead_code, reason = "the fuzzer's list is for the fuzzer too")]
-mod properties;
+pub mod fuzzed;
 
 fn inputs(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
@@ -18,7 +18,7 @@ fn inputs(directory: &Path) -> Vec<PathBuf> {
 #[test]
 fn hold_for_seeds_and_for_what_once_broke_them() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
-    for (target, holds) in properties::TARGETS {
+    for (target, holds) in fuzzed::TARGETS {
         let seeds = inputs(&fuzz.join("seeds").join(target));
         assert!(
             seeds.len() >= 3,
@@ -46,11 +46,11 @@ fn every_target_is_one_program_of_the_fuzzer() {
                 .strip_suffix(".rs\"")
         })
         .collect();
-    for (target, _) in properties::TARGETS {
+    for (target, _) in fuzzed::TARGETS {
         assert!(
             programs.contains(&target),
             "{target} is missing in fuzz/Cargo.toml"
         );
     }
-    assert_eq!(programs.len(), properties::TARGETS.len());
+    assert_eq!(programs.len(), fuzzed::TARGETS.len());
 }

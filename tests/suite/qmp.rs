@@ -107,8 +107,8 @@ fn completer_and_requester_bits_come_through() {
     );
     replace(
         &mut steps,
-        "00000000b0100068: 0x00000000",
-        "00000000b0100068: 0x00000040",
+        "00000000b0100064: 0x00300000 0x00000000",
+        "00000000b0100064: 0x00300000 0x00000040",
     );
     let readings = read(vec![steps], patient()).unwrap();
     assert_eq!(readings.ports[0].completes, Widths::W32_W64);
@@ -166,21 +166,21 @@ fn a_reboot_in_the_middle_is_tried_again() {
         .position(|step| matches!(step, Step::Expect(line) if line.contains("0xb00e0078")))
         .unwrap();
     vanishes[at + 1] =
-        Step::line(r#"{"return": "00000000b00e0078: Cannot access memory\r\n", "id": 9}"#);
+        Step::line(r#"{"return": "00000000b00e0078: Cannot access memory\r\n", "id": 11}"#);
     let rest = vanishes.len() - 4;
     vanishes.drain(at + 2..rest);
     for step in &mut vanishes[at + 2..] {
         match step {
             Step::Expect(line) => {
                 *line = line
-                    .replace("\"id\":43", "\"id\":10")
-                    .replace("\"id\":44", "\"id\":11");
+                    .replace("\"id\":44", "\"id\":12")
+                    .replace("\"id\":45", "\"id\":13");
             }
             Step::Send(bytes) => {
                 let text = String::from_utf8(bytes.clone()).unwrap();
                 *bytes = text
-                    .replace("\"id\": 43", "\"id\": 10")
-                    .replace("\"id\": 44", "\"id\": 11")
+                    .replace("\"id\": 44", "\"id\": 12")
+                    .replace("\"id\": 45", "\"id\": 13")
                     .into_bytes();
             }
             _ => {}

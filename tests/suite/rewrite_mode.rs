@@ -250,8 +250,16 @@ fn a_journal_that_cannot_be_written_stops_the_rewrite_and_not_the_start() {
     assert_eq!(String::from_utf8_lossy(&tree.vm(300)), BOTH);
 }
 
+/// A hookscript of the tree that notes how it was called, and exits with a status; its path there.
+fn script_in(tree: &Copy, name: &str, status: u8) -> String {
+    let directory = tree.path().join("usr/local/sbin");
+    std::fs::create_dir_all(&directory).expect("directories");
+    script(&directory, name, status);
+    format!("/usr/local/sbin/{name}")
+}
+
 /// A hookscript that notes how it was called, and exits with a status.
-fn script(directory: &Path, name: &str, status: u8) -> String {
+fn script(directory: &Path, name: &str, status: u8) {
     let path = directory.join(name);
     let text = format!(
         "#!/bin/sh\necho \"{name} $* $MARK\" >>'{}'\necho said by {name}\nexit {status}\n",
@@ -259,22 +267,19 @@ fn script(directory: &Path, name: &str, status: u8) -> String {
     );
     std::fs::write(&path, text).expect("write");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    path.display().to_string()
 }
 
 #[test]
 fn further_hookscripts_run_in_order_for_every_phase() {
-    let scripts = tempfile::tempdir().expect("a directory");
+    let tree = tree("[vm.300]\nchain = ['/usr/local/sbin/first', '/usr/local/sbin/second']\n");
+    script_in(&tree, "first", 0);
+    script_in(&tree, "second", 0);
     let calls = || {
-        let calls = std::fs::read_to_string(scripts.path().join("calls")).unwrap_or_default();
-        let _ = std::fs::remove_file(scripts.path().join("calls"));
+        let file = tree.path().join("usr/local/sbin/calls");
+        let calls = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
         calls
     };
-    let (first, second) = (
-        script(scripts.path(), "first", 0),
-        script(scripts.path(), "second", 0),
-    );
-    let tree = tree(&format!("[vm.300]\nchain = ['{first}', '{second}']\n"));
     for phase in ["pre-start", "post-start", "pre-stop", "post-stop"] {
         let output = hook_command(&tree, phase)
             .env("MARK", "marked")
@@ -298,14 +303,12 @@ fn further_hookscripts_run_in_order_for_every_phase() {
 
 #[test]
 fn a_chained_script_that_fails_ends_the_start_with_its_status() {
-    let scripts = tempfile::tempdir().expect("a directory");
-    let (bad, good) = (
-        script(scripts.path(), "bad", 7),
-        script(scripts.path(), "good", 0),
+    let tree = tree("");
+    let (bad, good) = (script_in(&tree, "bad", 7), script_in(&tree, "good", 0));
+    tree.write(
+        "etc/pve/atomicops.toml",
+        format!("mode = 'off'\n[vm.300]\nchain = ['{bad}', '{good}']\n"),
     );
-    let tree = tree(&format!(
-        "mode = 'off'\n[vm.300]\nchain = ['{bad}', '{good}']\n"
-    ));
     let (status, text) = hook(&tree, "pre-start");
     assert_eq!(status, Some(7), "{text}");
     assert!(!text.contains("said by good"), "{text}");
@@ -318,7 +321,7 @@ fn a_chained_script_that_fails_ends_the_start_with_its_status() {
 
     // One that others can write is not run; in pre-start that refuses the start, since it may guard the VM.
     std::fs::set_permissions(
-        scripts.path().join("good"),
+        tree.path().join("usr/local/sbin/good"),
         std::fs::Permissions::from_mode(0o777),
     )
     .expect("chmod");
@@ -335,6 +338,29 @@ fn a_chained_script_that_fails_ends_the_start_with_its_status() {
     let (status, text) = hook(&tree, "post-stop");
     assert_eq!(status, Some(0), "{text}");
     assert!(!text.contains("said by good"), "{text}");
+}
+
+#[test]
+fn nothing_outside_the_root_is_chained() {
+    let outside = tempfile::tempdir().expect("a directory");
+    script(outside.path(), "outside", 0);
+    let direct = outside.path().join("outside");
+    let tree = tree("");
+    std::fs::create_dir_all(tree.path().join("opt")).expect("a directory");
+    std::os::unix::fs::symlink(&direct, tree.path().join("opt/link")).expect("a link");
+    for named in [direct.to_str().expect("UTF-8"), "/opt/link"] {
+        tree.write("etc/pve/atomicops.toml", format!("chain = ['{named}']\n"));
+        for (phase, expected) in [("pre-start", 1), ("post-stop", 0)] {
+            let (status, text) = hook(&tree, phase);
+            assert_eq!(status, Some(expected), "{text}");
+            assert!(
+                text.contains("WARN: the chained hookscript was not run"),
+                "{text}"
+            );
+            assert!(!text.contains("said by outside"), "{text}");
+        }
+    }
+    assert!(!outside.path().join("calls").exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pve_atomicops::pci::Widths;
 use serde_json::{Value, json};
 
 use crate::support::HostTree;
-use crate::support::fake_qemu::{FakeQemu, Step, hello, replace, session, window_closed};
+use crate::support::fake_qemu::{FakeQemu, Step, hello, play, replace, session, window_closed};
 use crate::support::live::said;
 use crate::support::program::program;
 
@@ -126,8 +126,8 @@ fn the_text_names_port_device_and_both_requester_bits() {
     let mut taken = guest(OFFERS);
     replace(
         &mut taken,
-        "00000000b0100068: 0x00000000",
-        "00000000b0100068: 0x00000040",
+        "00000000b0100064: 0x00300000 0x00000000",
+        "00000000b0100064: 0x00300000 0x00000040",
     );
     for (script, driver) in [
         (
@@ -254,6 +254,42 @@ fn devices_of_args_are_compared_as_well() {
     assert_eq!(answer["entries"][0]["key"], "0000:0b:00.0");
 }
 
+/// As Proxmox VE 9 starts it, the devices of disk and network included.
+#[test]
+fn a_whole_command_line_is_understood() {
+    let tree = host("machine: pc-q35-9.2\nhostpci4: 0000:0b:00.0,pcie=1,x-vga=1\n").file(
+        "proc/4242/cmdline",
+        "/usr/bin/kvm -id 101 -name train,debug-threads=on -no-shutdown -chardev \
+         socket,id=qmp,path=/var/run/qemu-server/101.qmp,server=on,wait=off -mon chardev=qmp,mode=control -pidfile \
+         /var/run/qemu-server/101.pid -daemonize -smp 8,sockets=1,cores=8,maxcpus=8 -nodefaults -vga none -nographic -cpu \
+         host,kvm=off,+kvm_pv_eoi -m 32768 -object iothread,id=iothread-virtioscsi0 -readconfig \
+         /usr/share/qemu-server/pve-q35-4.0.cfg -device vmgenid,guid=1b2c -device \
+         usb-tablet,id=tablet,bus=ehci.0,port=1 -device \
+         pcie-root-port,id=ich9-pcie-port-5,addr=10.0,x-speed=16,x-width=32,multifunction=on,bus=pcie.0,port=5,chassis=5 \
+         -device vfio-pci,host=0000:0b:00.0,id=hostpci4,bus=ich9-pcie-port-5,addr=0x0,x-vga=on -device \
+         virtio-balloon-pci,id=balloon0,bus=pci.0,addr=0x3,free-page-reporting=on -device \
+         virtio-scsi-pci,id=virtioscsi0,bus=pci.3,addr=0x1,iothread=iothread-virtioscsi0 -device \
+         {\"bus\":\"virtioscsi0.0\",\"driver\":\"scsi-hd\",\"id\":\"scsi0\"} -device \
+         virtio-net-pci,mac=BC:24:11:00:00:01,netdev=net0,bus=pci.0,addr=0x12,id=net0 -machine \
+         hpet=off,type=pc-q35-9.2+pve1 -machine smm=off "
+            .replace(' ', "\0"),
+    );
+    let mut script = guest(OFFERS);
+    replace(&mut script, "ich9-pcie-port-1", "ich9-pcie-port-5");
+    replace(&mut script, "hostpci0", "hostpci4");
+    let (answer, status) = answer(&tree, vec![script]);
+    assert_eq!(status, 0, "{answer:#}");
+    assert_eq!(
+        (&answer["predicted_from"], &answer["config_changed"]),
+        (&json!("running"), &json!([]))
+    );
+    assert_eq!(answer["ports"][0]["predicted"], json!([32, 64]));
+    assert_eq!(
+        answer["ports"][0]["functions"][0]["host"],
+        json!("0000:0b:00.0")
+    );
+}
+
 #[test]
 fn an_alternative_of_a_mapping_is_no_change() {
     let map = |path: &str, group: u32| {
@@ -343,6 +379,25 @@ fn a_guest_that_reboots_meanwhile_is_read_in_the_end() {
     assert_eq!((status, &answer["agrees"]), (0, &json!(true)));
 }
 
+#[test]
+fn a_vm_that_is_started_anew_meanwhile_is_not_compared() {
+    let tree = runs(host(EXPLICIT), RUNS_EXPLICIT);
+    let listener = UnixListener::bind(tree.at("run/qemu-server/101.qmp")).expect("a socket");
+    let other = "/usr/bin/kvm\0-id\x00101\0-machine\0q35\0";
+    let place = tree.at("proc/4242/cmdline");
+    let qemu = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("a client");
+        std::fs::write(place, other).expect("write");
+        play(&stream, &guest(OFFERS))
+    });
+    let message = fails(&tree, &["--wait", "120"]);
+    assert!(qemu.join().expect("it was read"), "to the end");
+    assert_eq!(
+        message,
+        "error: VM 101 was started anew during the reading: try it again\n"
+    );
+}
+
 /// The message of a run that has to fail.
 fn fails(tree: &HostTree, arguments: &[&str]) -> String {
     let (stdout, stderr, status) = said(&verify(tree, arguments));
@@ -364,7 +419,7 @@ fn what_does_not_run_is_told_apart() {
         "{message}"
     );
     // Another process has taken over the number.
-    let tree = host(EXPLICIT).file("proc/4242/cmdline", "/usr/bin/less\0101\0");
+    let tree = host(EXPLICIT).file("proc/4242/cmdline", "/usr/bin/less\x00101\x00");
     let qemu = start(&tree, vec![guest(OFFERS_NOTHING)]);
     verify(&tree, &["--wait", "120"]);
     qemu.finish();

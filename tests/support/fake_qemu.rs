@@ -118,12 +118,11 @@ impl FakeQemu {
         path: Option<PathBuf>,
         body: impl FnOnce(UnixListener, &AtomicBool) + Send + 'static,
     ) -> Self {
-        let (path, directory) = match path {
-            Some(path) => (path, None),
-            None => {
-                let directory = tempfile::tempdir().unwrap();
-                (directory.path().join("101.qmp"), Some(directory))
-            }
+        let (path, directory) = if let Some(path) = path {
+            (path, None)
+        } else {
+            let directory = tempfile::tempdir().unwrap();
+            (directory.path().join("101.qmp"), Some(directory))
         };
         let listener = UnixListener::bind(&path).unwrap();
         let last = Arc::new(AtomicBool::new(false));
@@ -146,8 +145,8 @@ impl FakeQemu {
     }
 }
 
-/// Whether the client stayed for the whole script.
-fn play(mut stream: &UnixStream, script: &[Step]) -> bool {
+/// Plays a script for one client. Whether it stayed for the whole of it.
+pub fn play(mut stream: &UnixStream, script: &[Step]) -> bool {
     let mut lines = BufReader::new(stream);
     for step in script {
         match step {

@@ -7,6 +7,7 @@ pub mod example_hosts;
 pub mod fake_qemu;
 pub mod golden;
 pub mod host_tree;
+pub mod large;
 pub mod live;
 pub mod program;
 pub mod silent;

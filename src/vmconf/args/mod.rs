@@ -1,6 +1,6 @@
 //! The `args` key: raw options that Proxmox appends to QEMU's command line.
 //!
-//! Proxmox splits the value into words ([`shellwords`]), and QEMU reads each `-device` as a list of options
+//! Proxmox splits the value into words ([`mod@shellwords`]), and QEMU reads each `-device` as a list of options
 //! ([`options`]) or as JSON. What comes out here are the PCI devices of interest: *ports* (everything with a bus of its
 //! own), `vfio-pci` devices, and the other devices, which may take a slot.
 //!
@@ -205,6 +205,10 @@ impl RawDevices {
     }
 }
 
+/// The most devices that are looked at. A guest has no more than 256 buses, and what comes of devices takes the more time
+/// the more there are.
+const MAX_DEVICES: usize = 256;
+
 #[derive(Default)]
 struct Reader {
     plain: Vec<Options>,
@@ -220,6 +224,12 @@ impl Reader {
 
     fn option(&mut self, name: &str, value: &str) {
         match name {
+            "device" if self.plain.len() + self.json.len() == MAX_DEVICES => {
+                let note = format!("devices after the first {MAX_DEVICES}");
+                if self.not_analysed.last() != Some(&note) {
+                    self.note(note);
+                }
+            }
             "device" if value.starts_with('{') => match Options::from_json(value) {
                 Some(options) => self.json.push(options),
                 None => self.note(format!("-device {value}")),

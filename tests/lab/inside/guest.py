@@ -19,6 +19,7 @@ RUN = pathlib.Path("/var/run/qemu-server")
 HOME = pathlib.Path("/tmp/guest")
 CONFIGS = pathlib.Path("/etc/pve/qemu-server")
 PATIENCE = 120
+CONVENTIONAL = ["0x10", "0x11", "0x1b", "0x1c"]    # slots on pci.0 of hostpci0 to hostpci3
 
 
 def expand(host):
@@ -51,7 +52,7 @@ def devices(config):
             if index >= 4:
                 raise SystemExit("LAB FAILED: the lab's guests have four ports")
         else:
-            bus, slot, conventional = "pci.0", f"{0x10 + index:#x}", True
+            bus, slot, conventional = "pci.0", CONVENTIONAL[index], True
         functions = expand(host)
         for number, function in enumerate(functions):
             many = len(functions) > 1
