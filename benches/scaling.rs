@@ -28,7 +28,7 @@ fn main() {
     println!("| ---: | ---: | ---: | ---: | ---: |");
     let mut lists = Vec::new();
     let mut largest = None;
-    for slots in [1, 64, 512] {
+    for slots in [2, 128, 1024] {
         let tree = large_host(slots).vm(100, &vm_text(0, 1));
         let root = tree.path().to_str().expect("a path in UTF-8").to_owned();
         let hook = Program::new("hook", &[own, "--root", &root, "hook", "100", "pre-start"]);

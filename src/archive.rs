@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
@@ -100,7 +101,7 @@ pub enum Node {
     Directory,
     /// A regular file with its content.
     File(Vec<u8>),
-    /// A symbolic link with its target, as written.
+    /// A symbolic link with its target, without empty components and those of one dot.
     Link(String),
 }
 
@@ -216,6 +217,10 @@ impl Tree {
 
     /// Adds something, and the directories above it.
     pub fn insert(&mut self, path: String, node: Node) -> Result<(), ArchiveError> {
+        let node = match node {
+            Node::Link(target) => Node::Link(tidy(&target)),
+            node => node,
+        };
         let mut above = path.as_str();
         while let Some((parent, _)) = above
             .rsplit_once('/')
@@ -406,6 +411,12 @@ fn within(name: &str) -> Option<String> {
     } else {
         path
     })
+}
+
+/// A link's target without what means nothing in it (`.//x` is `./x`), as it is written into an archive.
+fn tidy(target: &str) -> String {
+    let tidy: PathBuf = Path::new(target).components().collect();
+    tidy.to_str().unwrap_or(target).to_owned()
 }
 
 /// Whether a link's target, read by its words alone, lies below the top. Absolute targets begin there.

@@ -144,7 +144,7 @@ pub fn main() -> ExitCode {
         hook::unknown_phase(phase);
         return ExitCode::SUCCESS;
     }
-    let cli = match Cli::try_parse_from(&arguments) {
+    let cli = match Cli::try_parse_from(as_hook(arguments)) {
         Ok(cli) => cli,
         Err(error) => {
             // A closed standard output is no reason to fail.

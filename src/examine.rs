@@ -5,6 +5,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 use crate::host::{Host, HostError, Mdev};
 use crate::pci::express::PortType;
@@ -39,6 +40,8 @@ pub struct Survey<'h> {
     mappings: OnceCell<Mappings>,
     addresses: OnceCell<Vec<Sbdf>>,
     topology: RefCell<Topology>,
+    /// What the host gives the functions read so far.
+    answers: RefCell<BTreeMap<Sbdf, Rc<HostAnswer>>>,
     /// What only mappings and mediated devices ask for: subsystem IDs, and the way to make mediated devices.
     rarer: RefCell<BTreeMap<Sbdf, Rarer>>,
     /// The first error of a read that had to answer without one.
@@ -88,6 +91,7 @@ impl<'h> Survey<'h> {
             mappings: OnceCell::new(),
             addresses: OnceCell::new(),
             topology: RefCell::new(Topology::default()),
+            answers: RefCell::new(BTreeMap::new()),
             rarer: RefCell::new(BTreeMap::new()),
             trouble: RefCell::new(None),
         }
@@ -515,8 +519,15 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    fn answer(&self, addr: Sbdf) -> HostAnswer {
-        host_answer(self.topology, addr, self.survey.kernel())
+    /// What the host gives one function: asked for several times in a report, and by every VM that has the function.
+    fn answer(&self, addr: Sbdf) -> Rc<HostAnswer> {
+        let decide = || Rc::new(host_answer(self.topology, addr, self.survey.kernel()));
+        if self.topology.get(addr).is_none() {
+            // It may be read later.
+            return decide();
+        }
+        let mut answers = self.survey.answers.borrow_mut();
+        Rc::clone(answers.entry(addr).or_insert_with(decide))
     }
 
     fn class(&self, addr: Sbdf) -> u32 {
@@ -918,7 +929,7 @@ impl<'a> Chain<'a> {
             host_reason: denial.map(|denial| denial.reason()),
             host_detail: denial.map(ToString::to_string),
             host_denied_at: denial.map(|denial| denial.addr().to_string()),
-            uncertain: answer.uncertain,
+            uncertain: answer.uncertain.clone(),
         }
     }
 

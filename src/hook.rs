@@ -8,13 +8,16 @@
 //! | post-stop | nothing | repairs, so that the next start needs no second one |
 //!
 //! Afterwards the scripts of `chain` run, in every phase. Own trouble never stops a VM: it is one `WARN:` line, and the
-//! exit status is 0. Work is done in a second thread, so that neither a panic nor a file system that does not answer can
-//! hold a start up for longer than `timeout_s`.
+//! exit status is 0. A second thread watches the time, so that no file system that does not answer can hold a start up
+//! for longer than `timeout_s`; and a panic of the work ends the work only.
 
 use std::os::unix::process::CommandExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crate::chain::{self, ResolveError};
@@ -56,14 +59,6 @@ struct Outcome {
     verify: bool,
 }
 
-/// What the working thread reports.
-enum News {
-    /// The policy is read.
-    Settings(Box<Settings>),
-    /// The work is done.
-    Done(Outcome),
-}
-
 /// Says that nothing is done in a phase that this program does not know.
 pub fn unknown_phase(phase: &str) {
     print_line(&format!(
@@ -74,10 +69,90 @@ pub fn unknown_phase(phase: &str) {
 
 /// Does what Proxmox calls the hook for, and gives the exit status.
 pub fn run(call: &Call) -> u8 {
-    let start = Instant::now();
+    let limit = Arc::new(Limit {
+        start: Instant::now(),
+        settings: Mutex::default(),
+        ended: AtomicBool::new(false),
+    });
     crate::confine::hook();
-    let (settings, outcome) = bounded(call, start);
-    say(call, &settings, &outcome);
+    // The default hook would print the panic into the task log; what is said about it is said below.
+    std::panic::set_hook(Box::new(|_| {}));
+    let outcome = match limit.watch(call) {
+        Ok(watch) => {
+            catch_unwind(AssertUnwindSafe(|| work(call, &limit, &watch))).unwrap_or_else(|_| {
+                let problem = "internal error; please report it with `pve-atomicops capture`";
+                trouble(call, problem)
+            })
+        }
+        Err(error) => trouble(call, &format!("cannot start a thread: {error}")),
+    };
+    if !limit.end() {
+        // The other thread speaks for the process now, and ends it.
+        loop {
+            thread::park();
+        }
+    }
+    finish(call, &limit.settings(), &outcome)
+}
+
+/// The time limit of the work, which is done in the first thread: so it waits for nobody, and the second thread's start
+/// does not delay it.
+struct Limit {
+    start: Instant,
+    /// The VM's, once they are read.
+    settings: Mutex<Settings>,
+    /// Whether the work is done or given up; whoever sets this finishes.
+    ended: AtomicBool,
+}
+
+impl Limit {
+    /// Ends the work. `false` where the other thread has done so.
+    fn end(&self) -> bool {
+        !self.ended.swap(true, Ordering::AcqRel)
+    }
+
+    fn settings(&self) -> Settings {
+        let settings = self.settings.lock();
+        settings.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over the VM's settings; `watch` looks at the time anew.
+    fn set(&self, settings: &Settings, watch: &Thread) {
+        let mut own = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = own.timeout == settings.timeout;
+        own.clone_from(settings);
+        drop(own);
+        if !same {
+            watch.unpark();
+        }
+    }
+
+    /// Starts the thread that finishes in the other one's place when the time is over.
+    fn watch(self: &Arc<Self>, call: &Call) -> std::io::Result<Thread> {
+        let (limit, call) = (Arc::clone(self), call.clone());
+        let watch = thread::Builder::new().spawn(move || {
+            loop {
+                let settings = limit.settings();
+                let left = settings.timeout.saturating_sub(limit.start.elapsed());
+                if !left.is_zero() {
+                    thread::park_timeout(left);
+                } else if limit.end() {
+                    let seconds = settings.timeout.as_secs();
+                    let problem = format!("not done within {seconds} s (timeout_s in the policy)");
+                    let status = finish(&call, &settings, &trouble(&call, &problem));
+                    std::process::exit(status.into());
+                } else {
+                    return;
+                }
+            }
+        })?;
+        Ok(watch.thread().clone())
+    }
+}
+
+/// Says what the work came to, and does what comes after it.
+fn finish(call: &Call, settings: &Settings, outcome: &Outcome) -> u8 {
+    say(call, settings, outcome);
     if outcome.status != 0 {
         return outcome.status;
     }
@@ -215,43 +290,6 @@ fn say(call: &Call, settings: &Settings, outcome: &Outcome) {
     }
 }
 
-/// The hook's own work, within its time limit.
-fn bounded(call: &Call, start: Instant) -> (Settings, Outcome) {
-    let (sender, receiver) = mpsc::channel();
-    let own = call.clone();
-    // The default hook would print the panic into the task log; what is said about it is said below.
-    std::panic::set_hook(Box::new(|_| {}));
-    let worker = std::thread::Builder::new().spawn(move || work(&own, start, &sender));
-    let mut settings = Settings::default();
-    if let Err(error) = worker {
-        return (
-            settings,
-            trouble(call, &format!("cannot start a thread: {error}")),
-        );
-    }
-    loop {
-        let left = settings.timeout.saturating_sub(start.elapsed());
-        match receiver.recv_timeout(left) {
-            Ok(News::Settings(read)) => settings = *read,
-            Ok(News::Done(outcome)) => return (settings, outcome),
-            Err(RecvTimeoutError::Timeout) => {
-                let seconds = settings.timeout.as_secs();
-                let problem = format!("not done within {seconds} s (timeout_s in the policy)");
-                return (settings, trouble(call, &problem));
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return (
-                    settings,
-                    trouble(
-                        call,
-                        "internal error; please report it with `pve-atomicops capture`",
-                    ),
-                );
-            }
-        }
-    }
-}
-
 /// Own trouble: one line, and the VM goes on.
 fn trouble(call: &Call, problem: &str) -> Outcome {
     let mut log = TaskLog::default();
@@ -267,21 +305,16 @@ fn trouble(call: &Call, problem: &str) -> Outcome {
 }
 
 /// Everything that reads and decides.
-fn work(call: &Call, start: Instant, news: &Sender<News>) {
-    let outcome = match host(call) {
+fn work(call: &Call, limit: &Limit, watch: &Thread) -> Outcome {
+    match host(call) {
         Ok(host) => {
             let policies = Policies::read(&host, call.config.as_deref());
             let settings = policies.of(call.vmid);
-            // The other thread starts out from the defaults; waking it costs more than all that is read here.
-            if settings != Settings::default() {
-                let _ = news.send(News::Settings(Box::new(settings.clone())));
-            }
-            phase(call, start, &host, &policies, &settings)
+            limit.set(&settings, watch);
+            phase(call, limit.start, &host, &policies, &settings)
         }
         Err(error) => trouble(call, &error.in_words()),
-    };
-    // The receiver is gone only where the time limit was passed.
-    let _ = news.send(News::Done(outcome));
+    }
 }
 
 fn phase(

@@ -20,6 +20,7 @@ use std::io::BufReader;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::FileStat;
 
@@ -97,17 +98,20 @@ impl Host {
             path: path.to_owned(),
             source,
         };
+        // A directory, as it nearly always is, is opened as one at once.
+        match Self::new(path, false) {
+            Err(HostError {
+                source: Cause::Os(Errno::ENOTDIR),
+                ..
+            }) => {}
+            result => return result,
+        }
         let flags = OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let fd = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty());
         let fd = fd.map_err(|errno| error(errno.into()))?;
-        match regular(fd, ARCHIVE_LIMIT) {
-            Ok((file, _)) => {
-                let tree = Tree::unpack(file).map_err(|cause| error(cause.into()))?;
-                Ok(Self::unpacked(tree, path))
-            }
-            Err(Cause::NotRegular) => Self::new(path, false),
-            Err(cause) => Err(error(cause)),
-        }
+        let (file, _) = regular(fd, ARCHIVE_LIMIT).map_err(error)?;
+        let tree = Tree::unpack(file).map_err(|cause| error(cause.into()))?;
+        Ok(Self::unpacked(tree, path))
     }
 
     /// The tree that was unpacked from an archive; `shown` is what messages call it.

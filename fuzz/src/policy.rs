@@ -31,6 +31,11 @@ pub fn holds(data: &[u8]) {
             return;
         }
     };
+    // Whoever puts a script in has looked at it: it is a path or a volume ID.
+    let quoted = serde_json::to_string(&script).unwrap_or_default();
+    if Policy::parse("script", &format!("chain = [{quoted}]")).is_err() {
+        return;
+    }
     let settings = resolve([&policy], vmid);
     assert!(settings.timeout <= Duration::from_secs(3600));
     let Ok(Some(longer)) = chain::prepend(text, vmid, &script, &settings.chain) else {

@@ -65,8 +65,8 @@ fn exit_status(failed: bool, loses: bool) -> u8 {
     if failed { EXIT_ERROR } else { u8::from(loses) }
 }
 
-/// Writes the report on all VMs of this node as JSON, each VM as soon as it is examined: ten thousand of them are some
-/// thirty megabytes of text, and there is no reason to hold more than one.
+/// Writes the report on all VMs of this node as JSON, each VM as soon as it is examined: ten thousand of them are about
+/// a hundred megabytes of text, and there is no reason to hold more than one.
 fn stream(survey: &Survey, policies: &Policies) -> anyhow::Result<u8> {
     let head = survey.report()?;
     let vmids = survey.host().vmids().map_err(as_root)?;

@@ -133,11 +133,12 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn new(path: &Path) -> Result<Self, HostError> {
-        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);
-        let directory = openat2(nix::fcntl::AT_FDCWD, path, how).map_err(|errno| HostError {
-            path: path.to_owned(),
-            source: errno.into(),
-        })?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory =
+            nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| HostError {
+                path: path.to_owned(),
+                source: errno.into(),
+            })?;
         Ok(Self::from_source(Source::Directory(directory), path))
     }
 

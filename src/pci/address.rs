@@ -93,11 +93,18 @@ impl Sbdf {
 
 impl fmt::Display for Sbdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!(
-            "{:04x}:{:02x}:{:02x}.{:x}",
-            self.segment, self.bus, self.device, self.function
-        );
-        f.pad(&text)
+        let Self {
+            segment,
+            bus,
+            device,
+            function,
+        } = self;
+        if f.width().is_some() {
+            return f.pad(&format!(
+                "{segment:04x}:{bus:02x}:{device:02x}.{function:x}"
+            ));
+        }
+        write!(f, "{segment:04x}:{bus:02x}:{device:02x}.{function:x}")
     }
 }
 
@@ -107,12 +114,7 @@ impl FromStr for Sbdf {
     /// Reads a name as `sysfs` spells it: lower-case hexadecimal, at least four digits of segment, no leading zeros
     /// beyond those four.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let address = parse(text).ok_or_else(|| AddressError(text.to_owned()))?;
-        if address.to_string() == text {
-            Ok(address)
-        } else {
-            Err(AddressError(text.to_owned()))
-        }
+        parse(text).ok_or_else(|| AddressError(text.to_owned()))
     }
 }
 
@@ -120,12 +122,19 @@ fn parse(text: &str) -> Option<Sbdf> {
     let (segment, rest) = text.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
-    Sbdf::new(
-        u32::from_str_radix(segment, 16).ok()?,
-        u8::from_str_radix(bus, 16).ok()?,
-        u8::from_str_radix(device, 16).ok()?,
-        u8::from_str_radix(function, 16).ok()?,
-    )
+    let lengths = (bus.len(), device.len(), function.len()) == (2, 2, 1);
+    let padded = segment.len() == 4 || segment.len() > 4 && !segment.starts_with('0');
+    if !(lengths && padded) {
+        return None;
+    }
+    let digits = |text: &str| {
+        let lower = text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        lower.then(|| u32::from_str_radix(text, 16).ok()).flatten()
+    };
+    let byte = |text| u8::try_from(digits(text)?).ok();
+    Sbdf::new(digits(segment)?, byte(bus)?, byte(device)?, byte(function)?)
 }
 
 #[cfg(test)]

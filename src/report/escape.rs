@@ -107,7 +107,10 @@ impl serde_json::ser::Formatter for Harmless<'_> {
         out: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        // Nearly always nothing is unsafe.
+        // Nearly always there is nothing but printable ASCII.
+        if fragment.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return out.write_all(fragment.as_bytes());
+        }
         let mut rest = fragment;
         while let Some(at) = rest.find(is_unsafe) {
             let (safe, after) = rest.split_at(at);

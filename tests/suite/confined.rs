@@ -37,7 +37,7 @@ fn traced(root: &Path, calls: &str, arguments: &[&str]) -> String {
         .status()
         .expect("strace is installed");
     assert!(
-        matches!(ended.code(), Some(0..=1)),
+        matches!(ended.code(), Some(0..=1)) || arguments[0] == "verify",
         "{arguments:?}: {ended}"
     );
     std::fs::read_to_string(trace.path()).expect("the trace")
@@ -53,13 +53,15 @@ fn tree() -> Copy {
 }
 
 /// Commands that read and nothing else.
-const READERS: [&[&str]; 8] = [
+const READERS: [&[&str]; 9] = [
     &["check"],
     &["check", "--all", "--format", "json"],
     &["config", "101"],
     &["topology", "--all"],
     &["topology", "--vm", "101", "--format", "dot"],
-    &["capture", "-o", "/dev/null/none"],
+    &["capture", "-o", "-"],
+    // There is no such VM running, which is told after everything has been read.
+    &["verify", "101"],
     &["completions", "bash"],
     &["man"],
 ];
@@ -78,11 +80,8 @@ const WRITERS: [&[&str]; 7] = [
 #[test]
 fn no_register_is_ever_opened_for_writing() {
     let tree = tree();
-    let capture = tree.path().join("capture.tar.gz");
-    let capture = ["capture", "-o", capture.to_str().expect("UTF-8")];
     let mut read = 0;
-    let commands = READERS.iter().filter(|arguments| arguments[0] != "capture");
-    for arguments in commands.chain(&WRITERS).copied().chain([&capture[..]]) {
+    for arguments in READERS.iter().chain(&WRITERS).copied() {
         let calls = "open,openat,openat2,creat,truncate,ftruncate,mmap,pwrite64,ioctl,chmod,fchmod";
         for line in traced(tree.path(), calls, arguments).lines() {
             if !line.contains("/sys/") && !line.contains("\"config\"") {
@@ -114,7 +113,7 @@ fn no_register_is_ever_opened_for_writing() {
 fn what_only_reads_cannot_gain_privileges() {
     let tree = tree();
     let call = "prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) = 0";
-    for arguments in READERS.iter().filter(|arguments| arguments[0] != "capture") {
+    for arguments in READERS {
         let trace = traced(tree.path(), "prctl,openat2", arguments);
         let given_up = trace.find(call);
         assert!(given_up.is_some(), "{arguments:?}: {trace}");
@@ -134,11 +133,7 @@ fn what_only_reads_cannot_gain_privileges() {
 #[test]
 fn no_command_leaves_a_core_dump() {
     let tree = tree();
-    for arguments in READERS
-        .iter()
-        .chain(&WRITERS)
-        .filter(|arguments| arguments[0] != "capture")
-    {
+    for arguments in READERS.iter().chain(&WRITERS) {
         let trace = traced(tree.path(), "prlimit64,setrlimit", arguments);
         assert!(
             trace.contains("RLIMIT_CORE, {rlim_cur=0, rlim_max=0}"),
@@ -163,10 +158,7 @@ fn a_chained_script_gets_the_environment_and_no_descriptors() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("mode");
     tree.write(
         "etc/pve/atomicops.toml",
-        format!(
-            "mode = 'off'\nsyslog = false\nchain = ['{}']\n",
-            script.display()
-        ),
+        "mode = 'off'\nsyslog = false\nchain = ['/script']\n",
     );
     // A secret of the caller's, which it forgot to mark.
     let secret = std::fs::File::open("/etc/passwd").expect("open");

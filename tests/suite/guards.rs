@@ -36,7 +36,8 @@ fn strace(options: &[&str], command: &Command) -> String {
 }
 
 fn system_calls(command: &Command) -> u64 {
-    let text = strace(&["-c"], command);
+    // Builds with debug assertions ask with fcntl before each close.
+    let text = strace(&["-c", "-e", "trace=!fcntl"], command);
     let total = text.lines().find(|line| line.ends_with(" total"));
     let calls = total.and_then(|line| line.split_whitespace().nth(3));
     calls
@@ -84,11 +85,11 @@ fn the_hook_needs_few_system_calls() {
     // What starting any program costs here; the linker's part differs between systems.
     let base = system_calls(&Command::new("/bin/true"));
     for (vmid, phase, limit) in [
-        (101, "pre-start", 290),
-        (102, "pre-start", 230),
-        (101, "post-start", 68),
-        (101, "pre-stop", 68),
-        (101, "post-stop", 68),
+        (101, "pre-start", 285),
+        (102, "pre-start", 215),
+        (101, "post-start", 66),
+        (101, "pre-stop", 66),
+        (101, "post-stop", 66),
     ] {
         let calls = system_calls(&hook(tree.path(), vmid, phase)) - base;
         println!("{vmid} {phase}: {calls} system calls more than /bin/true");
@@ -114,11 +115,11 @@ fn no_library_but_libc_is_loaded() {
 #[test]
 fn reads_do_not_grow_with_the_host() {
     let mut before = None;
-    for slots in [1, 64, 512] {
+    for slots in [2, 128] {
         let tree = large_host(slots).vm(100, &vm_text(0, 1));
         let (opened, bytes) = reads(&hook(tree.path(), 100, "pre-start"), tree.path());
-        // The card's seven functions and the root port above.
-        assert_eq!(bytes.len(), 8, "{} functions", functions(slots));
+        // The card's three functions and the root port above.
+        assert_eq!(bytes.len(), 4, "{} functions", functions(slots));
         for (function, bytes) in &bytes {
             assert!(*bytes <= 256, "{function}: {bytes}");
         }
@@ -139,14 +140,14 @@ fn what_several_vms_share_is_read_once() {
     let (opened, bytes) = reads(&check, tree.path());
     let mut once = opened.clone();
     once.retain(|path| path.ends_with("/config"));
-    assert_eq!(once.len(), 32, "{once:#?}");
+    assert_eq!(once.len(), 16, "{once:#?}");
     once.sort();
     once.dedup();
-    assert_eq!(once.len(), 32, "a function was read twice");
+    assert_eq!(once.len(), 16, "a function was read twice");
     assert!(bytes.iter().all(|(_, bytes)| *bytes <= 256), "{bytes:?}");
-    // Opened to be listed, and again to read links in it.
+    // Opened by name, listed through that descriptor, and opened again to read links in it.
     let listings = opened.iter().filter(|path| *path == "/sys/bus/pci/devices");
-    assert_eq!(listings.count(), 2);
+    assert_eq!(listings.count(), 3);
     for once in ["/var/lib/dpkg/status", "/proc/sys/kernel/osrelease"] {
         assert_eq!(
             opened.iter().filter(|path| *path == once).count(),
@@ -168,7 +169,8 @@ fn instructions(command: &Command) -> u64 {
         .output()
         .expect("valgrind is installed");
     let text = std::fs::read_to_string(log.path()).expect("the log");
-    assert!(output.status.success(), "{text}");
+    // 1 is an answer of check.
+    assert!(output.status.code().is_some_and(|code| code < 2), "{text}");
     let collected = text.lines().find(|line| line.contains("Collected : "));
     let number = collected.and_then(|line| line.rsplit(' ').next());
     number
@@ -179,7 +181,7 @@ fn instructions(command: &Command) -> u64 {
 
 #[test]
 fn instructions_stay_within_bounds() {
-    // Valgrind before 3.25 does not know openat2, so the host is an archive here, which is read without it. What
+    // Not every valgrind knows openat2 (3.19 does not), so the host is an archive here, which is read without it. What
     // unpacking costs is the difference to a phase in which nothing is to be done.
     let directory = tempfile::tempdir().expect("directory");
     let archive = directory.path().join("host.tar.gz");
@@ -189,7 +191,8 @@ fn instructions_stay_within_bounds() {
     let of = |phase| instructions(&hook(&archive, 101, phase));
     let work = of("pre-start") - of("pre-stop");
     println!("{work} instructions for VM 101");
-    assert!(work <= 1, "{work}");
+    // A fifth more than measured, in a build without optimization; half of it is what an archive costs.
+    assert!(work <= 7_200_000, "{work}");
     // And the number of VMs is a factor, not more.
     let check = |vms: u32| {
         let tree = (0..vms).fold(large_host(1), |tree: HostTree, number| {

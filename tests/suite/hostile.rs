@@ -43,6 +43,9 @@ fn run(tree: &HostTree, arguments: &[&str]) -> Output {
         "{arguments:?}: {status:?} {}",
         String::from_utf8_lossy(&output.stderr)
     );
+    // The hook's own limit ends what hangs; nothing may need it.
+    let hangs = String::from_utf8_lossy(&output.stdout).contains("not done within");
+    assert!(!hangs, "{arguments:?} hangs");
     output
 }
 
@@ -191,6 +194,9 @@ fn a_command_for_copying_is_plain_words() {
     assert!(text(&shown.stdout).contains("    fix: qm set 101 --hostpci0 '"));
 }
 
+/// The rest of a policy that never stops a VM.
+const CONTINUE: &str = "after_rewrite = 'continue'\nsyslog = false\nmin_gpus = 1\n";
+
 /// Everything that is read, as a place of the tree.
 const READ: [&str; 17] = [
     "etc/pve/nodes/pve1/qemu-server/101.conf",
@@ -256,23 +262,27 @@ fn replace(tree: &HostTree, place: &str, kind: &str) {
 #[test]
 fn no_file_of_another_kind_makes_anything_hang_or_stops_a_vm() {
     for place in READ {
+        // A rewrite waits for the disk several times, so it is made only where there is something to it.
+        let writes = place.starts_with("run/") || place.starts_with("var/lib/pve");
+        let mode = if writes { "rewrite" } else { "warn" };
         for kind in KINDS {
             let tree = two_cards()
                 .vm(
                     101,
-                    "machine: q35\nhostpci0: 0000:0b:00,pcie=1\nhostpci1: mapping=m,pcie=1\n",
+                    "machine: q35\nhostpci0: 0000:0b:00,pcie=1\nhostpci1: mapping=mm,pcie=1\n",
                 )
-                .mapping("m\n\tmap node=pve1,path=0000:44:00,id=1002:744c\n")
-                .policy(
-                    "mode = 'rewrite'\nafter_rewrite = 'continue'\nsyslog = false\nmin_gpus = 1\n",
-                );
+                .mapping("mm\n\tmap node=pve1,path=0000:44:00,id=1002:744c\n")
+                .policy(&format!("mode = '{mode}'\n{CONTINUE}"));
             replace(&tree, place, kind);
             let hook = run(&tree, &["hook", "101", "pre-start"]);
             assert_eq!(hook.status.code(), Some(0), "{place} as {kind}: {hook:?}");
             let before = tree.at(place).symlink_metadata().is_ok();
-            run(&tree, &["check", "101"]);
-            run(&tree, &["undo", "101", "--dry-run"]);
-            run(&tree, &["topology", "--vm", "101"]);
+            // The others read through the same functions; one that could hang and one that cannot be read will do.
+            if matches!(kind, "fifo" | "directory") {
+                run(&tree, &["check", "101"]);
+                run(&tree, &["undo", "101", "--dry-run"]);
+                run(&tree, &["topology", "--vm", "101"]);
+            }
             assert_eq!(tree.at(place).symlink_metadata().is_ok(), before);
         }
     }
@@ -317,14 +327,13 @@ fn roots_and_archives_of_other_kinds_are_refused() {
 #[test]
 fn a_configuration_may_be_large_but_not_endless() {
     let limit = 1 << 20;
-    let tree = two_cards()
-        .policy("mode = 'rewrite'\nafter_rewrite = 'continue'\nsyslog = false\nmin_gpus = 1\n");
+    let tree = two_cards().policy(&format!("mode = 'rewrite'\n{CONTINUE}"));
     for (unit, times) in [
         ("\n", limit),
         ("a\n", limit / 2),
         ("#\n", limit / 2),
         ("hostpci0: 0000:0b:00,pcie=1\n", limit / 28),
-        ("hostpci0: mapping=m\n", limit / 20),
+        ("hostpci0: mapping=mm\n", limit / 20),
         ("[a]\n", limit / 4),
         ("[PENDING]\nhostpci1: 0b:00\n", limit / 27),
         ("description: %\n", limit / 15),
@@ -366,9 +375,9 @@ fn args_and_mappings_may_be_large() {
     let tree = tree
         .vm(
             101,
-            &format!("machine: q35\nargs:{args}\nhostpci0: mapping=m,pcie=1\n"),
+            &format!("machine: q35\nargs:{args}\nhostpci0: mapping=mm,pcie=1\n"),
         )
-        .mapping(&format!("m\n{maps}"));
+        .mapping(&format!("mm\n{maps}"));
     assert_eq!(
         run(&tree, &["hook", "101", "pre-start"]).status.code(),
         Some(0)

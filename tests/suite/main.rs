@@ -16,6 +16,7 @@ mod check;
 mod confined;
 #[path = "../support/crash.rs"]
 mod crash;
+mod dependencies;
 mod examples;
 mod fix;
 #[path = "../support/fuse.rs"]

@@ -5,9 +5,9 @@ use super::HostTree;
 /// Slots below root ports of one segment.
 const SLOTS_OF_A_SEGMENT: u32 = 32;
 
-/// Number of functions of a host with so many slots: each has a root port above, and seven functions in it.
+/// Number of functions of a host with so many slots: each has a root port above, and three functions in it.
 pub const fn functions(slots: u32) -> u32 {
-    slots * 8
+    slots * 4
 }
 
 fn slot(number: u32) -> String {
@@ -15,20 +15,17 @@ fn slot(number: u32) -> String {
     format!("{segment:04x}:{bus:02x}:00")
 }
 
-/// A host with so many slots, each with a GPU, its audio function and five others below a root port of its own.
+/// A host with so many slots, each with a GPU, its audio and its USB function below a root port of its own.
 pub fn large_host(slots: u32) -> HostTree {
     (0..slots).fold(HostTree::named("pve1"), |tree, number| {
         let segment = number / SLOTS_OF_A_SEGMENT;
         let bus = u8::try_from(1 + number % SLOTS_OF_A_SEGMENT).expect("a bus");
         let port = format!("{segment:04x}:00:{:02x}.0", bus - 1);
         let slot = slot(number);
-        let tree = tree
-            .root_port(&port, bus, |port| port)
+        tree.root_port(&port, bus, |port| port)
             .gpu(&format!("{slot}.0"), |gpu| gpu)
-            .audio(&format!("{slot}.1"), |audio| audio);
-        (2..7).fold(tree, |tree, function| {
-            tree.endpoint(&format!("{slot}.{function}"), |other| other)
-        })
+            .audio(&format!("{slot}.1"), |audio| audio)
+            .endpoint(&format!("{slot}.2"), |usb| usb.class(0x0c_0330))
     })
 }
 
