@@ -6,6 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -333,14 +334,30 @@ impl Root {
         };
         self.note(listing, |_| ());
         let mut names = Vec::new();
-        // Through its descriptor's name: nix takes an error in the middle of a directory for its end.
+        // Through its descriptor's name: nix takes an error in the middle of a directory for its end. It has to do only
+        // where there is no /proc.
         let opened = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        for entry in std::fs::read_dir(opened).map_err(|error| self.error(path, error))? {
-            let entry = entry.map_err(|error| self.error(path, error))?;
-            // A name that is not UTF-8 is none of ours.
-            if let Ok(name) = entry.file_name().into_string() {
-                names.push(name);
+        match std::fs::read_dir(opened) {
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = entry.map_err(|error| self.error(path, error))?;
+                    // A name that is not UTF-8 is none of ours.
+                    names.extend(entry.file_name().into_string());
+                }
             }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut directory = Dir::from_fd(fd).map_err(|errno| self.error(path, errno))?;
+                for entry in directory.iter() {
+                    let entry = entry.map_err(|errno| self.error(path, errno))?;
+                    let name = entry.file_name().to_str();
+                    names.extend(
+                        name.ok()
+                            .filter(|name| !matches!(*name, "." | ".."))
+                            .map(str::to_owned),
+                    );
+                }
+            }
+            Err(error) => return Err(self.error(path, error)),
         }
         names.sort_unstable();
         Ok(Some(names))
