@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -134,32 +133,32 @@ pub enum Command {
     Man(commands::generated::ManArguments),
 }
 
-/// Runs the program with the process' own arguments.
-pub fn main() -> ExitCode {
+/// Runs the program with the process' own arguments, and gives its exit status.
+pub fn main() -> u8 {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(call) = hook_call(&arguments) {
-        return ExitCode::from(hook::run(&call));
+        return hook::run(&call);
     }
     if let Some(phase) = phase_of_the_future(&arguments) {
         hook::unknown_phase(phase);
-        return ExitCode::SUCCESS;
+        return 0;
     }
     let cli = match Cli::try_parse_from(as_hook(arguments)) {
         Ok(cli) => cli,
         Err(error) => {
             // A closed standard output is no reason to fail.
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_ERROR));
+            return u8::try_from(error.exit_code()).unwrap_or(EXIT_ERROR);
         }
     };
     match dispatch(&cli) {
-        Ok(status) => ExitCode::from(status),
+        Ok(status) => status,
         Err(error) => {
             commands::complain(&format!(
                 "error: {}",
                 crate::report::escape::text(&format!("{error:#}"))
             ));
-            ExitCode::from(EXIT_ERROR)
+            EXIT_ERROR
         }
     }
 }

@@ -9,6 +9,8 @@
 //! `host` is the only reader of the system, `store` the only writer. Everything between works on values: nothing in
 //! `vmconf`, `pci`, `rules`, `verdict` and `plan` touches files, environment, clocks or output.
 
+#![forbid(unsafe_code)]
+
 pub mod archive;
 pub mod capture;
 pub mod chain;

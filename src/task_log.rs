@@ -15,7 +15,7 @@ impl TaskLog {
     /// escaped here.
     pub fn line(&mut self, line: impl Into<String>) {
         let line = line.into();
-        let safe = !line.chars().any(escape::is_unsafe);
+        let safe = escape::is_safe(&line);
         self.lines
             .push(if safe { line } else { escape::text(&line) });
     }

@@ -16,9 +16,22 @@ pub fn is_unsafe(c: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
+/// Whether a text is printable ASCII, as nearly every one is: asked first, since it is told without decoding characters.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+/// Whether a text has no unsafe character.
+pub fn is_safe(text: &str) -> bool {
+    is_plain(text) || !text.chars().any(is_unsafe)
+}
+
 /// The text with every unsafe character as `\xHH` or `\u{HHHH}`, and a backslash doubled so that the two can't be
 /// confused.
 pub fn text(text: &str) -> String {
+    if is_plain(text) && !text.contains('\\') {
+        return text.to_owned();
+    }
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -49,7 +62,7 @@ pub fn shell_word(word: &str) -> String {
     if !word.is_empty() && word.chars().all(harmless) {
         return word.to_owned();
     }
-    if !word.chars().any(is_unsafe) {
+    if is_safe(word) {
         return format!("'{}'", word.replace('\'', r"'\''"));
     }
     // ANSI-C quoting: the only form that keeps control characters on one visible line.
@@ -107,8 +120,7 @@ impl serde_json::ser::Formatter for Harmless<'_> {
         out: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        // Nearly always there is nothing but printable ASCII.
-        if fragment.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        if is_plain(fragment) {
             return out.write_all(fragment.as_bytes());
         }
         let mut rest = fragment;
