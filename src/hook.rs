@@ -9,15 +9,13 @@
 //!
 //! Afterwards the scripts of `chain` run, in every phase. Own trouble never stops a VM: it is one `WARN:` line, and the
 //! exit status is 0. A second thread watches the time, so that no file system that does not answer can hold a start up
-//! for longer than `timeout_s`; and a panic of the work ends the work only.
+//! for longer than `timeout_s`; and a panic, wherever it happens, is answered like any other trouble.
 
 use std::os::unix::process::CommandExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, Thread};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread, ThreadId};
 use std::time::Instant;
 
 use crate::chain::{self, ResolveError};
@@ -72,27 +70,50 @@ pub fn run(call: &Call) -> u8 {
     let limit = Arc::new(Limit {
         start: Instant::now(),
         settings: Mutex::default(),
-        ended: AtomicBool::new(false),
+        finisher: OnceLock::new(),
     });
     crate::confine::hook();
-    // The default hook would print the panic into the task log; what is said about it is said below.
-    std::panic::set_hook(Box::new(|_| {}));
+    answer_panics(call, &limit);
     let outcome = match limit.watch(call) {
-        Ok(watch) => {
-            catch_unwind(AssertUnwindSafe(|| work(call, &limit, &watch))).unwrap_or_else(|_| {
-                let problem = "internal error; please report it with `pve-atomicops capture`";
-                trouble(call, problem)
-            })
-        }
+        Ok(watch) => work(call, &limit, &watch),
         Err(error) => trouble(call, &format!("cannot start a thread: {error}")),
     };
     if !limit.end() {
-        // The other thread speaks for the process now, and ends it.
-        loop {
-            thread::park();
-        }
+        wait_for_the_end();
     }
     finish(call, &limit.settings(), &outcome)
+}
+
+/// Has a panic in any thread end the process the way own trouble does.
+///
+/// This is done before the stack would be unwound, and the program is built so that it never is (`panic = "abort"` in
+/// Cargo.toml): what an unwound stack would give back, the end of the process gives back too, and a temporary file is as
+/// harmless as after a kill.
+fn answer_panics(call: &Call, limit: &Arc<Limit>) {
+    let (call, limit) = (call.clone(), Arc::clone(limit));
+    std::panic::set_hook(Box::new(move |_| {
+        let outcome = trouble(
+            &call,
+            "internal error; please report it with `pve-atomicops capture`",
+        );
+        let settings = limit.settings();
+        if limit.end() {
+            std::process::exit(finish(&call, &settings, &outcome).into());
+        }
+        if limit.finisher.get() != Some(&thread::current().id()) {
+            wait_for_the_end();
+        }
+        // What comes after the work went wrong.
+        say(&call, &settings, &outcome);
+        std::process::exit(0);
+    }));
+}
+
+/// The other thread speaks for the process, and ends it.
+fn wait_for_the_end() -> ! {
+    loop {
+        thread::park();
+    }
 }
 
 /// The time limit of the work, which is done in the first thread: so it waits for nobody, and the second thread's start
@@ -101,14 +122,14 @@ struct Limit {
     start: Instant,
     /// The VM's, once they are read.
     settings: Mutex<Settings>,
-    /// Whether the work is done or given up; whoever sets this finishes.
-    ended: AtomicBool,
+    /// Who found the work done or gave it up, and finishes.
+    finisher: OnceLock<ThreadId>,
 }
 
 impl Limit {
-    /// Ends the work. `false` where the other thread has done so.
+    /// Ends the work. `false` where that has been done.
     fn end(&self) -> bool {
-        !self.ended.swap(true, Ordering::AcqRel)
+        self.finisher.set(thread::current().id()).is_ok()
     }
 
     fn settings(&self) -> Settings {
@@ -512,5 +533,115 @@ fn after_rewrite(
             outcome.log.line(repair::restart(context));
             outcome.status = REFUSED;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::{Arc, Mutex, OnceLock};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::{Call, Limit, answer_panics};
+    use crate::settings::Settings;
+    use crate::vmconf::{Phase, Vmid};
+
+    /// Says where the process below panics, and below which directory it finds no syslog.
+    const WHERE: &str = "PVE_ATOMICOPS_TEST_PANIC";
+
+    /// Not a test: a process that panics, started by the tests below.
+    #[test]
+    fn panicking_process() {
+        let Some((place, root)) = std::env::var(WHERE).ok().and_then(|value| {
+            let (place, root) = value.split_once(' ')?;
+            Some((place.to_owned(), root.to_owned()))
+        }) else {
+            return;
+        };
+        // The test harness has begun a line with this test's name.
+        println!();
+        let call = Call {
+            root: Some(root.into()),
+            config: None,
+            vmid: Vmid::new(101).unwrap(),
+            phase: Phase::PreStart,
+        };
+        let limit = Arc::new(Limit {
+            start: Instant::now(),
+            settings: Mutex::new(Settings {
+                chain: vec!["/script".to_owned()],
+                ..Settings::default()
+            }),
+            finisher: OnceLock::new(),
+        });
+        answer_panics(&call, &limit);
+        match place.as_str() {
+            "work" => {}
+            "finish" => assert!(limit.end()),
+            "late" => {
+                let limit = Arc::clone(&limit);
+                let (ended, wait) = std::sync::mpsc::channel();
+                thread::spawn(move || {
+                    ended.send(limit.end()).unwrap();
+                    thread::sleep(Duration::from_millis(200));
+                    println!("the other thread has ended the process");
+                    std::process::exit(0);
+                });
+                assert!(wait.recv().unwrap());
+            }
+            _ => unreachable!(),
+        }
+        panic!("on purpose");
+    }
+
+    /// What a process says that panics in this place, and its exit status.
+    fn panicked(place: &str, root: &Path) -> (String, Option<i32>) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hook::tests::panicking_process", "--nocapture"])
+            .env(WHERE, format!("{place} {}", root.display()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        // Two lines are the test harness'.
+        let said = said.lines().skip_while(|line| !line.is_empty());
+        let own = said.filter(|line| !line.is_empty() && !line.starts_with("running "));
+        (
+            own.filter(|line| !line.starts_with("test "))
+                .map(|line| format!("{line}\n"))
+                .collect(),
+            output.status.code(),
+        )
+    }
+
+    const ANSWER: &str = "WARN: pve-atomicops: internal error; please report it with `pve-atomicops capture`; VM 101 \
+                          goes on unchecked\n";
+
+    #[test]
+    fn a_panic_of_the_work_is_one_line_and_the_chain_goes_on() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let script = root.path().join("script");
+        std::fs::write(&script, "#!/bin/sh\necho chained $1 $2\n").unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (said, status) = panicked("work", root.path());
+        assert_eq!(said, format!("{ANSWER}chained 101 pre-start\n"));
+        assert_eq!(status, Some(0));
+    }
+
+    #[test]
+    fn a_panic_after_the_work_is_one_line() {
+        let root = tempfile::tempdir().unwrap();
+        let said = panicked("finish", root.path());
+        assert_eq!(said, (ANSWER.to_owned(), Some(0)));
+    }
+
+    #[test]
+    fn a_panic_after_the_time_limit_leaves_the_process_to_the_other_thread() {
+        let root = tempfile::tempdir().unwrap();
+        let said = panicked("late", root.path());
+        let other = "the other thread has ended the process\n";
+        assert_eq!(said, (other.to_owned(), Some(0)));
     }
 }

@@ -9,12 +9,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
-use std::panic::catch_unwind;
 
 use nix::sys::signal::{SigHandler, Signal, signal};
-
-/// Exit status of a program that panicked, as Rust's own entry would give it.
-const PANICKED: u8 = 101;
 
 /// What the C library calls. The arguments need not be passed on: the standard library of a glibc target has them.
 // SAFETY: no other function of this name is linked in; the standard library has one for `fn main` only.
@@ -25,7 +21,7 @@ pub extern "C" fn main(_count: c_int, _arguments: *const *const c_char) -> c_int
     // this in programs that are run.
     // SAFETY: nothing is called at the signal, which is ignored.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
-    let status = catch_unwind(pve_atomicops::cli::main).unwrap_or(PANICKED);
+    let status = pve_atomicops::cli::main();
     // It writes what is still buffered.
     std::process::exit(status.into())
 }

@@ -98,14 +98,26 @@ impl fmt::Display for Sbdf {
             bus,
             device,
             function,
-        } = self;
-        if f.width().is_some() {
-            return f.pad(&format!(
-                "{segment:04x}:{bus:02x}:{device:02x}.{function:x}"
-            ));
-        }
-        write!(f, "{segment:04x}:{bus:02x}:{device:02x}.{function:x}")
+        } = *self;
+        let Ok(segment) = u16::try_from(segment) else {
+            return f.pad(&format!("{segment:x}:{bus:02x}:{device:02x}.{function:x}"));
+        };
+        // In one piece: addresses are most of what is formatted, and a string that takes one grows once.
+        let [high, low] = segment.to_be_bytes().map(hex);
+        let ([bus0, bus1], [device0, device1], [_, function]) =
+            (hex(bus), hex(device), hex(function));
+        let text = [
+            high[0], high[1], low[0], low[1], b':', bus0, bus1, b':', device0, device1, b'.',
+            function,
+        ];
+        f.pad(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
+}
+
+/// The two digits of a byte, in ASCII.
+const fn hex(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 15) as usize]]
 }
 
 impl FromStr for Sbdf {
@@ -140,6 +152,19 @@ fn parse(text: &str) -> Option<Sbdf> {
 #[cfg(test)]
 mod tests {
     use super::Sbdf;
+
+    #[test]
+    fn writes_what_sysfs_writes() {
+        for segment in [0, 0x12, 0x9abc, 0xffff, 0x1_0000, u32::MAX] {
+            for byte in 0..=u8::MAX {
+                let (device, function) = (byte >> 3, byte & 7);
+                let addr = Sbdf::new(segment, byte, device, function).unwrap();
+                let text = format!("{segment:04x}:{byte:02x}:{device:02x}.{function:x}");
+                assert_eq!(addr.to_string(), text);
+                assert_eq!(format!("{addr:>14}|"), format!("{text:>14}|"));
+            }
+        }
+    }
 
     #[test]
     fn reads_only_what_sysfs_writes() {

@@ -261,7 +261,7 @@ where
 
     /// The four bytes at an aligned offset below 256.
     fn dword(&mut self, offset: u16) -> Result<u32, Fault<E>> {
-        if self.known & 1 << (offset / 4) == 0 {
+        if !self.is_known(offset) {
             self.fill(offset, 4)?;
         }
         let start = usize::from(offset);
@@ -274,18 +274,25 @@ where
     fn known_dword(&self, offset: u16) -> Option<u32> {
         let start = usize::from(offset);
         let dword = self.bytes.get(start..start + 4)?.try_into().ok()?;
-        (self.known & 1 << (offset / 4) != 0).then(|| u32::from_le_bytes(dword))
+        self.is_known(offset).then(|| u32::from_le_bytes(dword))
+    }
+
+    /// Whether the four bytes at an aligned offset below 256 were read.
+    const fn is_known(&self, offset: u16) -> bool {
+        self.known & 1 << (offset / 4) != 0
     }
 
     /// Reads from an aligned offset what is not known yet.
     fn fill(&mut self, offset: u16, length: u16) -> Result<(), Fault<E>> {
-        let words = (offset..offset + length).step_by(4);
-        let missing = words
-            .filter(|at| self.known & 1 << (at / 4) == 0)
-            .collect::<Vec<_>>();
-        if missing.len() < usize::from(length / 4) {
+        let words = || (offset..offset + length).step_by(4);
+        if words().any(|at| self.is_known(at)) {
             // The chain has been through here: only the rest is read.
-            return missing.into_iter().try_for_each(|at| self.fill(at, 4));
+            for at in words() {
+                if !self.is_known(at) {
+                    self.fill(at, 4)?;
+                }
+            }
+            return Ok(());
         }
         let got = self.pull(offset, length)?;
         if got == length {
@@ -299,7 +306,7 @@ where
         }
         // A reader that got nothing tells where its space ends only after everything before was read.
         for before in (0..offset.min(HEADER)).step_by(4) {
-            if self.known & 1 << (before / 4) == 0 {
+            if !self.is_known(before) {
                 let got = self.pull(before, 4)?;
                 if got < 4 {
                     return Err(Fault::Short {

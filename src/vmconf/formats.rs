@@ -5,7 +5,7 @@
 //! release.
 
 use super::patterns as is;
-use super::property_string::{Check, Format, Key};
+use super::property_string::{Check, Format, Key, KeyAlias};
 use super::schema;
 
 const FLAG: Check = Check::Boolean;
@@ -24,7 +24,7 @@ pub(super) static MACHINE: Format = Format::new(&[
         .default_key()
         .max_length(40),
     Key::optional("viommu", Check::Enum(&["intel", "virtio"])),
-    Key::optional("aw-bits", Check::Number(Some(32.0), Some(64.0))),
+    Key::optional("aw-bits", Check::Number(Some(32), Some(64))),
     Key::optional("enable-s3", FLAG),
     Key::optional("enable-s4", FLAG),
 ]);
@@ -187,6 +187,11 @@ pub(super) static VIRTIOFS: Format = Format::new(&[
     Key::optional("expose-acl", FLAG),
 ]);
 
+static MODEL_OF_MACADDR: KeyAlias = KeyAlias {
+    of: "macaddr",
+    names: "model",
+};
+
 macro_rules! nic_models {
     ($($model:literal),+ $(,)?) => {
         pub(super) static NET: Format = Format::new(&[
@@ -195,10 +200,10 @@ macro_rules! nic_models {
                 Check::Format(is::is_mac_address, "value does not look like a valid unicast MAC address"),
             ),
             Key::required("model", Check::Enum(&[$($model),+])).default_key(),
-            $(Key::alias($model, "macaddr").naming("model"),)+
+            $(Key::key_alias($model, &MODEL_OF_MACADDR),)+
             Key::optional("bridge", Check::Format(is::is_bridge, "invalid bridge ID")),
             Key::optional("queues", Check::Integer(Some(0), Some(64))),
-            Key::optional("rate", Check::Number(Some(0.0), None)),
+            Key::optional("rate", Check::Number(Some(0), None)),
             Key::optional("tag", Check::Integer(Some(1), Some(4094))),
             Key::optional("trunks", Check::Pattern(is::is_range_list)),
             Key::optional("firewall", FLAG),
@@ -261,62 +266,60 @@ pub(super) static USB: Format = Format::new(&[
     Key::optional("usb3", FLAG),
 ]);
 
-/// A drive format: what all have, and what this bus adds.
-macro_rules! drive {
-    ($name:ident: $($extra:expr),* $(,)?) => {
-        pub(super) static $name: Format = Format::new(&[
-            Key::alias("volume", "file"),
-            Key::required("file", DRIVE_VOLUME).default_key(),
-            Key::optional("media", Check::Enum(&["cdrom", "disk"])),
-            Key::optional("cyls", INTEGER),
-            Key::optional("heads", INTEGER),
-            Key::optional("secs", INTEGER),
-            Key::optional("trans", Check::Enum(&["none", "lba", "auto"])),
-            Key::optional("snapshot", FLAG),
-            Key::optional(
-                "cache",
-                Check::Enum(&["none", "writethrough", "writeback", "unsafe", "directsync"]),
-            ),
-            Key::optional("format", IMAGE_FORMAT),
-            Key::optional("size", SIZE),
-            Key::optional("backup", FLAG),
-            Key::optional("replicate", FLAG),
-            Key::optional("rerror", Check::Enum(&["ignore", "report", "stop"])),
-            Key::optional("werror", Check::Enum(&["enospc", "ignore", "report", "stop"])),
-            Key::optional("aio", Check::Enum(&["native", "threads", "io_uring"])),
-            Key::optional("discard", Check::Enum(&["ignore", "on"])),
-            Key::optional("detect_zeroes", FLAG),
-            Key::optional("serial", URL_ENCODED).max_length(60),
-            Key::optional("shared", FLAG),
-            Key::optional("bps", INTEGER),
-            Key::optional("bps_rd", INTEGER),
-            Key::optional("bps_wr", INTEGER),
-            Key::optional("mbps", NUMBER),
-            Key::optional("mbps_rd", NUMBER),
-            Key::optional("mbps_wr", NUMBER),
-            Key::optional("iops", INTEGER),
-            Key::optional("iops_rd", INTEGER),
-            Key::optional("iops_wr", INTEGER),
-            Key::optional("mbps_max", NUMBER),
-            Key::optional("mbps_rd_max", NUMBER),
-            Key::optional("mbps_wr_max", NUMBER),
-            Key::optional("iops_max", INTEGER),
-            Key::optional("iops_rd_max", INTEGER),
-            Key::optional("iops_wr_max", INTEGER),
-            Key::optional("bps_max_length", BURST),
-            Key::optional("bps_rd_max_length", BURST),
-            Key::optional("bps_wr_max_length", BURST),
-            Key::optional("iops_max_length", BURST),
-            Key::optional("iops_rd_max_length", BURST),
-            Key::optional("iops_wr_max_length", BURST),
-            Key::alias("bps_rd_length", "bps_rd_max_length"),
-            Key::alias("bps_wr_length", "bps_wr_max_length"),
-            Key::alias("iops_rd_length", "iops_rd_max_length"),
-            Key::alias("iops_wr_length", "iops_wr_max_length"),
-            $($extra,)*
-        ]);
-    };
-}
+/// What all drives have.
+static DRIVE: [Key; 45] = [
+    Key::alias("volume", "file"),
+    Key::required("file", DRIVE_VOLUME).default_key(),
+    Key::optional("media", Check::Enum(&["cdrom", "disk"])),
+    Key::optional("cyls", INTEGER),
+    Key::optional("heads", INTEGER),
+    Key::optional("secs", INTEGER),
+    Key::optional("trans", Check::Enum(&["none", "lba", "auto"])),
+    Key::optional("snapshot", FLAG),
+    Key::optional(
+        "cache",
+        Check::Enum(&["none", "writethrough", "writeback", "unsafe", "directsync"]),
+    ),
+    Key::optional("format", IMAGE_FORMAT),
+    Key::optional("size", SIZE),
+    Key::optional("backup", FLAG),
+    Key::optional("replicate", FLAG),
+    Key::optional("rerror", Check::Enum(&["ignore", "report", "stop"])),
+    Key::optional(
+        "werror",
+        Check::Enum(&["enospc", "ignore", "report", "stop"]),
+    ),
+    Key::optional("aio", Check::Enum(&["native", "threads", "io_uring"])),
+    Key::optional("discard", Check::Enum(&["ignore", "on"])),
+    Key::optional("detect_zeroes", FLAG),
+    Key::optional("serial", URL_ENCODED).max_length(60),
+    Key::optional("shared", FLAG),
+    Key::optional("bps", INTEGER),
+    Key::optional("bps_rd", INTEGER),
+    Key::optional("bps_wr", INTEGER),
+    Key::optional("mbps", NUMBER),
+    Key::optional("mbps_rd", NUMBER),
+    Key::optional("mbps_wr", NUMBER),
+    Key::optional("iops", INTEGER),
+    Key::optional("iops_rd", INTEGER),
+    Key::optional("iops_wr", INTEGER),
+    Key::optional("mbps_max", NUMBER),
+    Key::optional("mbps_rd_max", NUMBER),
+    Key::optional("mbps_wr_max", NUMBER),
+    Key::optional("iops_max", INTEGER),
+    Key::optional("iops_rd_max", INTEGER),
+    Key::optional("iops_wr_max", INTEGER),
+    Key::optional("bps_max_length", BURST),
+    Key::optional("bps_rd_max_length", BURST),
+    Key::optional("bps_wr_max_length", BURST),
+    Key::optional("iops_max_length", BURST),
+    Key::optional("iops_rd_max_length", BURST),
+    Key::optional("iops_wr_max_length", BURST),
+    Key::alias("bps_rd_length", "bps_rd_max_length"),
+    Key::alias("bps_wr_length", "bps_wr_max_length"),
+    Key::alias("iops_rd_length", "iops_rd_max_length"),
+    Key::alias("iops_wr_length", "iops_wr_max_length"),
+];
 
 const NUMBER: Check = Check::Number(None, None);
 const BURST: Check = Check::Integer(Some(1), None);
@@ -326,18 +329,21 @@ const WWN: Key = Key::optional("wwn", Check::Pattern(is::is_wwn));
 const IOTHREAD: Key = Key::optional("iothread", FLAG);
 const READ_ONLY: Key = Key::optional("ro", FLAG);
 
-drive!(IDE: MODEL, SSD, WWN);
-drive!(SATA: SSD, WWN);
-drive!(VIRTIO: IOTHREAD, READ_ONLY);
-drive!(SCSI:
-    IOTHREAD,
-    READ_ONLY,
-    SSD,
-    WWN,
-    Key::optional("product", Check::Pattern(is::is_scsi_product)),
-    Key::optional("vendor", Check::Pattern(is::is_scsi_vendor)),
-    Key::optional("queues", Check::Integer(Some(2), None)),
-    Key::optional("scsiblock", FLAG),
+pub(super) static IDE: Format = Format::with(&DRIVE, &[MODEL, SSD, WWN]);
+pub(super) static SATA: Format = Format::with(&DRIVE, &[SSD, WWN]);
+pub(super) static VIRTIO: Format = Format::with(&DRIVE, &[IOTHREAD, READ_ONLY]);
+pub(super) static SCSI: Format = Format::with(
+    &DRIVE,
+    &[
+        IOTHREAD,
+        READ_ONLY,
+        SSD,
+        WWN,
+        Key::optional("product", Check::Pattern(is::is_scsi_product)),
+        Key::optional("vendor", Check::Pattern(is::is_scsi_vendor)),
+        Key::optional("queues", Check::Integer(Some(2), None)),
+        Key::optional("scsiblock", FLAG),
+    ],
 );
 
 pub(super) static EFIDISK: Format = Format::new(&[

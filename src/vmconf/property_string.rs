@@ -19,9 +19,9 @@ pub enum Check {
     /// `1`, `on`, `yes`, `true` or `0`, `off`, `no`, `false`, in any case; without `key=` only `1` or `0`.
     Boolean,
     /// Decimal digits with an optional sign, within the two limits.
-    Integer(Option<i64>, Option<i64>),
+    Integer(Option<i32>, Option<i32>),
     /// A decimal number, perhaps with a fraction and an exponent, within the two limits.
-    Number(Option<f64>, Option<f64>),
+    Number(Option<i32>, Option<i32>),
     /// One of these words.
     Enum(&'static [&'static str]),
     /// Anything.
@@ -39,10 +39,29 @@ pub struct Key {
     check: Check,
     optional: bool,
     default: bool,
-    max_length: usize,
-    alias: Option<&'static str>,
-    names: Option<&'static str>,
-    requires: Option<&'static str>,
+    max_length: Option<u16>,
+    relation: Relation,
+}
+
+/// What a key has to do with another one.
+#[derive(Clone, Copy, Debug)]
+enum Relation {
+    None,
+    /// It is another name for that key.
+    Alias(&'static str),
+    /// It is another name for `of`, and the key `names` says that it was used.
+    KeyAlias(&'static KeyAlias),
+    /// It may not be there without that key.
+    Requires(&'static str),
+}
+
+/// A key that has other names, and the one that says which of them was used.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyAlias {
+    /// The key that gets the value.
+    pub of: &'static str,
+    /// The key that gets the name.
+    pub names: &'static str,
 }
 
 impl Key {
@@ -53,10 +72,8 @@ impl Key {
             check,
             optional: false,
             default: false,
-            max_length: usize::MAX,
-            alias: None,
-            names: None,
-            requires: None,
+            max_length: None,
+            relation: Relation::None,
         }
     }
 
@@ -67,18 +84,18 @@ impl Key {
         key
     }
 
-    /// Another name for the key `alias`.
-    pub const fn alias(name: &'static str, alias: &'static str) -> Self {
+    /// Another name for the key `of`.
+    pub const fn alias(name: &'static str, of: &'static str) -> Self {
         let mut key = Self::optional(name, Check::Text);
-        key.alias = Some(alias);
+        key.relation = Relation::Alias(of);
         key
     }
 
-    /// Makes an alias set the key `names` to the name that was used.
-    #[must_use]
-    pub const fn naming(mut self, names: &'static str) -> Self {
-        self.names = Some(names);
-        self
+    /// Another name for a key, and a value of another one.
+    pub const fn key_alias(name: &'static str, key_alias: &'static KeyAlias) -> Self {
+        let mut key = Self::optional(name, Check::Text);
+        key.relation = Relation::KeyAlias(key_alias);
+        key
     }
 
     /// Lets the key's value stand without `key=`.
@@ -91,14 +108,14 @@ impl Key {
     /// Makes the key depend on another one.
     #[must_use]
     pub const fn requires(mut self, other: &'static str) -> Self {
-        self.requires = Some(other);
+        self.relation = Relation::Requires(other);
         self
     }
 
     /// Limits the value to so many bytes.
     #[must_use]
-    pub const fn max_length(mut self, bytes: usize) -> Self {
-        self.max_length = bytes;
+    pub const fn max_length(mut self, bytes: u16) -> Self {
+        self.max_length = Some(bytes);
         self
     }
 }
@@ -107,6 +124,7 @@ impl Key {
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     keys: &'static [Key],
+    more: &'static [Key],
 }
 
 /// A property string that fits its format: its values by key, as written, except that booleans are `1` or `0`.
@@ -187,11 +205,23 @@ impl fmt::Display for Reason {
 impl Format {
     /// A format of these keys.
     pub const fn new(keys: &'static [Key]) -> Self {
-        Self { keys }
+        Self { keys, more: &[] }
+    }
+
+    /// A format of keys that it shares with others, and of its own.
+    pub const fn with(shared: &'static [Key], own: &'static [Key]) -> Self {
+        Self {
+            keys: shared,
+            more: own,
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
+        self.keys.iter().chain(self.more)
     }
 
     fn key(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
+        self.keys().find(|key| key.name == name)
     }
 
     /// Reads a value.
@@ -208,8 +238,7 @@ impl Format {
             }
             match part.split_once('=') {
                 None => {
-                    let key = self.keys.iter().find(|key| key.default).map(|key| key.name);
-                    let Some(name) = key else {
+                    let Some(name) = self.keys().find(|key| key.default).map(|key| key.name) else {
                         return Err(FormatError::NoDefaultKey {
                             part: part.to_owned(),
                         });
@@ -269,16 +298,16 @@ impl Format {
             });
         }
         let mut target = name;
-        if let Some(key) = self.key(name)
-            && let Some(alias) = key.alias
-        {
-            if let Some(names) = key.names {
-                if values.iter().any(|(known, _)| *known == names) {
+        match self.key(name).map(|key| key.relation) {
+            Some(Relation::Alias(of)) => target = of,
+            Some(Relation::KeyAlias(KeyAlias { of, names })) => {
+                if values.iter().any(|(known, _)| known == names) {
                     return Err(FormatError::DuplicateAlias { key: names });
                 }
                 values.push((names, name));
+                target = of;
             }
-            target = alias;
+            Some(Relation::None | Relation::Requires(_)) | None => {}
         }
         // Only a value with `key=` is read as a boolean word; a bare one has to be `1` or `0` already.
         let is_boolean = self
@@ -299,7 +328,7 @@ impl Format {
 
     fn check(&self, values: &[(&str, &str)]) -> Vec<Reason> {
         let mut reasons = Vec::new();
-        for key in self.keys {
+        for key in self.keys() {
             let value = values.iter().find(|(name, _)| *name == key.name);
             let complaint = match value {
                 Some((_, value)) => key.complaint(value),
@@ -314,8 +343,7 @@ impl Format {
             }
         }
         for (name, _) in values {
-            let required = self.key(name).and_then(|key| key.requires);
-            if let Some(required) = required
+            if let Some(Relation::Requires(required)) = self.key(name).map(|key| key.relation)
                 && !values.iter().any(|(known, _)| *known == required)
             {
                 reasons.push(Reason {
@@ -333,8 +361,9 @@ impl Key {
         if let Some(text) = self.check.complaint(value) {
             return Some(text);
         }
-        (value.len() > self.max_length)
-            .then(|| format!("value may only be {} characters long", self.max_length))
+        let limit = self.max_length?;
+        (value.len() > limit.into())
+            .then(|| format!("value may only be {limit} characters long"))
     }
 }
 
@@ -350,13 +379,7 @@ impl Check {
                 if !is_integer(value) {
                     return mismatch("integer");
                 }
-                // Proxmox compares such numbers as floating point; the limits here are far below 2^53.
-                #[allow(clippy::cast_precision_loss)]
-                out_of_range(
-                    value,
-                    min.map(|limit| limit as f64),
-                    max.map(|limit| limit as f64),
-                )
+                out_of_range(value, *min, *max)
             }
             Self::Number(min, max) => {
                 if !is_number(value) {
@@ -378,15 +401,16 @@ impl Check {
     }
 }
 
-fn out_of_range(value: &str, min: Option<f64>, max: Option<f64>) -> Option<String> {
+/// Proxmox compares as floating point, integers too.
+fn out_of_range(value: &str, min: Option<i32>, max: Option<i32>) -> Option<String> {
     let number: f64 = value.parse().ok()?;
     if let Some(max) = max
-        && number > max
+        && number > f64::from(max)
     {
         return Some(format!("value must have a maximum value of {max}"));
     }
     if let Some(min) = min
-        && number < min
+        && number < f64::from(min)
     {
         return Some(format!("value must have a minimum value of {min}"));
     }
@@ -453,16 +477,20 @@ pub(super) fn is_number(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Check, Format, FormatError, Key, is_number, parse_boolean};
+    use super::{Check, Format, FormatError, Key, KeyAlias, is_number, parse_boolean};
 
+    static MODEL: KeyAlias = KeyAlias {
+        of: "macaddr",
+        names: "model",
+    };
     static NET: Format = Format::new(&[
         Key::required("model", Check::Enum(&["e1000", "virtio"])).default_key(),
         Key::optional("macaddr", Check::Text).max_length(17),
-        Key::alias("virtio", "macaddr").naming("model"),
-        Key::alias("e1000", "macaddr").naming("model"),
+        Key::key_alias("virtio", &MODEL),
+        Key::key_alias("e1000", &MODEL),
         Key::optional("queues", Check::Integer(Some(0), Some(64))),
     ]);
-    static PLAIN: Format = Format::new(&[Key::optional("rate", Check::Number(Some(0.0), None))]);
+    static PLAIN: Format = Format::new(&[Key::optional("rate", Check::Number(Some(0), None))]);
 
     #[test]
     fn an_alias_sets_its_key_and_names_itself() {
