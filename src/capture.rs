@@ -316,6 +316,7 @@ fn functions(host: &Host, survey: &Survey) -> Result<BTreeSet<Sbdf>, CaptureErro
         .collect();
     wanted.extend(siblings);
     survey.read(wanted);
+    survey.read_places();
     Ok(survey
         .topology()
         .iter()

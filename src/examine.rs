@@ -141,6 +141,11 @@ impl<'h> Survey<'h> {
         self.host.extend(&mut self.topology.borrow_mut(), addrs);
     }
 
+    /// Reads what only people want to know of the bridges read so far.
+    pub fn read_places(&self) {
+        self.host.add_places(&mut self.topology.borrow_mut());
+    }
+
     fn mappings(&self) -> Result<&Mappings, HostError> {
         cached(&self.mappings, || {
             let bytes = self.host.mapping_pci()?.unwrap_or_default();

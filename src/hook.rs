@@ -11,6 +11,7 @@
 //! exit status is 0. A second thread watches the time, so that no file system that does not answer can hold a start up
 //! for longer than `timeout_s`; and a panic, wherever it happens, is answered like any other trouble.
 
+use std::mem::ManuallyDrop;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -329,7 +330,9 @@ fn trouble(call: &Call, problem: &str) -> Outcome {
 fn work(call: &Call, limit: &Limit, watch: &Thread) -> Outcome {
     match host(call) {
         Ok(host) => {
-            let policies = Policies::read(&host, call.config.as_deref());
+            // The process ends soon: what was read for it need not be given back piece by piece.
+            let host = ManuallyDrop::new(host);
+            let policies = ManuallyDrop::new(Policies::read(&host, call.config.as_deref()));
             let settings = policies.of(call.vmid);
             limit.set(&settings, watch);
             phase(call, limit.start, &host, &policies, &settings)
@@ -384,7 +387,11 @@ fn phase(
 }
 
 /// Reads and examines the VM; `None` where its configuration is not here.
-fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Examined>, String> {
+fn examine(
+    call: &Call,
+    host: &Host,
+    settings: &Settings,
+) -> Result<Option<ManuallyDrop<Examined>>, String> {
     let bytes = match host.vm_config(call.vmid) {
         Ok(Some(bytes)) => bytes,
         // It is still on the node that the VM comes from.
@@ -397,14 +404,14 @@ fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Exami
         }
         Err(error) => return Err(error.in_words()),
     };
-    let survey = Survey::new(host);
+    let survey = ManuallyDrop::new(Survey::new(host));
     let mut examined = survey
         .examine(call.vmid, &bytes, settings)
         .map_err(|error| error.in_words())?;
     if examined.report.reported {
         Names::new(host).fill(&mut examined.report);
     }
-    Ok(Some(examined))
+    Ok(Some(ManuallyDrop::new(examined)))
 }
 
 fn incoming_migration() -> bool {

@@ -73,6 +73,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<u8> {
         uses.keys().copied().collect()
     };
     survey.read(shown.iter().copied());
+    survey.read_places();
     let pci = survey.topology();
     let shown: BTreeSet<Sbdf> = shown
         .into_iter()

@@ -87,7 +87,8 @@ impl Host {
         }))
     }
 
-    /// Functions, their physical functions, and every bridge above one of them, each read once and without subsystems.
+    /// Functions, their physical functions, and every bridge above one of them, each read once and without subsystems;
+    /// bridges also without what [`Self::add_places`] adds.
     ///
     /// Addresses that the host does not have are missing from the result. Whatever else goes wrong with one function is
     /// told by its registers, and does no harm to the others; so is a bridge or physical function that a link names and
@@ -106,6 +107,21 @@ impl Host {
                 // A physical function has none itself, so that this ends.
                 self.add_with_path(topology, physfn);
                 insert_if_new(topology, physfn, || missing(physfn, None));
+            }
+        }
+    }
+
+    /// Adds the IOMMU groups and drivers of bridges, which only people want to know.
+    pub fn add_places(&self, topology: &mut Topology) {
+        if self.listing.is_some() {
+            return;
+        }
+        for function in topology.iter_mut() {
+            if (function.iommu_group, &function.driver) == (None, &None)
+                && let Ok(Some(directory)) = self.directory(function.addr)
+            {
+                function.iommu_group = directory.iommu_group();
+                function.driver = directory.link("driver");
             }
         }
     }
@@ -198,7 +214,7 @@ impl Host {
 
     /// Opens the directory of a function.
     fn directory(&self, addr: Sbdf) -> Result<Option<Directory<'_>>, HostError> {
-        let path = format!("{DEVICES}/{addr}");
+        let path = [DEVICES, "/", &addr.to_string()].concat();
         let opened = self.root.directory(&path)?;
         Ok(opened.map(|opened| Directory {
             host: self,
@@ -239,13 +255,9 @@ impl Host {
             physfn: passed
                 .and_then(|directory| directory.link("physfn"))
                 .and_then(|name| name.parse().ok()),
-            iommu_group: directory
-                .link("iommu_group")
-                .and_then(|name| name.parse().ok()),
-            driver: directory.link("driver"),
-            reset_methods: passed
-                .and_then(|directory| directory.text("reset_method"))
-                .map(|text| text.split_ascii_whitespace().map(str::to_owned).collect()),
+            iommu_group: passed.and_then(Directory::iommu_group),
+            driver: passed.and_then(|directory| directory.link("driver")),
+            reset_methods: passed.and_then(|directory| directory.words("reset_method")),
             registers,
         }))
     }
@@ -311,8 +323,9 @@ impl Directory<'_> {
         self.host.root.note(access, |tally| tally.files += 1);
     }
 
-    /// A short attribute. One bounded read and no look at the file's type: from a FIFO or a directory nothing comes.
-    fn text(&self, name: &str) -> Option<String> {
+    /// What is made of a short attribute. One bounded read and no look at the file's type: from a FIFO or a directory
+    /// nothing comes.
+    fn attribute<T>(&self, name: &str, make: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let fd = self.open(name).ok()??;
         self.note_file(name);
         let mut buffer = [0; ATTRIBUTE_LIMIT];
@@ -320,12 +333,21 @@ impl Directory<'_> {
             .ok()
             .filter(|length| *length < ATTRIBUTE_LIMIT)?;
         let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
-        Some(text.trim_ascii().to_owned())
+        make(text.trim_ascii())
     }
 
     /// A number as `sysfs` writes it: `0x1002`.
     fn number(&self, name: &str) -> Option<u32> {
-        u32::from_str_radix(self.text(name)?.strip_prefix("0x")?, 16).ok()
+        self.attribute(name, |text| {
+            u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+        })
+    }
+
+    /// The words of an attribute.
+    fn words(&self, name: &str) -> Option<Vec<String>> {
+        self.attribute(name, |text| {
+            Some(text.split_ascii_whitespace().map(str::to_owned).collect())
+        })
     }
 
     /// The last component of a link's target.
@@ -333,12 +355,14 @@ impl Directory<'_> {
         self.host
             .root
             .note(|| Access::Link(format!("{}/{name}", self.path)), |_| ());
-        let target = self.host.root.link_in(&self.opened, name).ok()??;
-        target
-            .rsplit('/')
-            .next()
-            .filter(|last| !last.is_empty())
-            .map(str::to_owned)
+        let mut target = self.host.root.link_in(&self.opened, name).ok()??;
+        let last = target.rfind('/').map_or(0, |slash| slash + 1);
+        target.drain(..last);
+        (!target.is_empty()).then_some(target)
+    }
+
+    fn iommu_group(&self) -> Option<u32> {
+        self.link("iommu_group")?.parse().ok()
     }
 
     /// The registers, and what the header says of the function.

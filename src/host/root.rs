@@ -3,14 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
+use rustix::fs::{RawDir, readlinkat_raw};
 
 use crate::archive::{ArchiveError, Node, TooManyLinks, Tree};
 
@@ -101,6 +102,11 @@ pub struct Tally {
     /// Bytes of configuration space that were asked for.
     pub config_bytes: u32,
 }
+
+/// For a hundred PCI functions at once; the longest entry has 280 bytes.
+const LISTING_BUFFER: usize = 4096;
+/// No symbolic link of Linux is longer.
+const PATH_MAX: usize = 4096;
 
 /// How often a resolution that raced with a rename is tried again.
 const ATTEMPTS: u32 = 64;
@@ -334,30 +340,14 @@ impl Root {
         };
         self.note(listing, |_| ());
         let mut names = Vec::new();
-        // Through its descriptor's name: nix takes an error in the middle of a directory for its end. It has to do only
-        // where there is no /proc.
-        let opened = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        match std::fs::read_dir(opened) {
-            Ok(entries) => {
-                for entry in entries {
-                    let entry = entry.map_err(|error| self.error(path, error))?;
-                    // A name that is not UTF-8 is none of ours.
-                    names.extend(entry.file_name().into_string());
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut directory = Dir::from_fd(fd).map_err(|errno| self.error(path, errno))?;
-                for entry in directory.iter() {
-                    let entry = entry.map_err(|errno| self.error(path, errno))?;
-                    let name = entry.file_name().to_str();
-                    names.extend(
-                        name.ok()
-                            .filter(|name| !matches!(*name, "." | ".."))
-                            .map(str::to_owned),
-                    );
-                }
-            }
-            Err(error) => return Err(self.error(path, error)),
+        let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
+        let mut entries = RawDir::new(fd, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(|errno| self.error(path, std::io::Error::from(errno)))?;
+            // A name that is not UTF-8 is none of ours.
+            let name = entry.file_name().to_str().ok();
+            let name = name.filter(|name| !matches!(*name, "." | ".."));
+            names.extend(name.map(str::to_owned));
         }
         names.sort_unstable();
         Ok(Some(names))
@@ -402,10 +392,13 @@ fn open_below(
 
 /// The target of a symbolic link; `None` where `name` is missing or no link.
 fn link_target(directory: BorrowedFd<'_>, name: &str) -> nix::Result<Option<String>> {
-    match readlinkat(directory, name) {
-        Ok(target) => Ok(target.into_string().ok()),
-        Err(Errno::EINVAL) => Ok(None),
-        Err(errno) => present(Err(errno)),
+    let mut buffer = [MaybeUninit::uninit(); PATH_MAX];
+    match readlinkat_raw(directory, name, &mut buffer) {
+        // What fills the buffer may have been cut off.
+        Ok((_, [])) => Err(Errno::ENAMETOOLONG),
+        Ok((target, _)) => Ok(std::str::from_utf8(target).ok().map(str::to_owned)),
+        Err(rustix::io::Errno::INVAL) => Ok(None),
+        Err(errno) => present(Err(Errno::from_raw(errno.raw_os_error()))),
     }
 }
 

@@ -131,22 +131,33 @@ impl FromStr for Sbdf {
 }
 
 fn parse(text: &str) -> Option<Sbdf> {
-    let (segment, rest) = text.split_once(':')?;
-    let (bus, rest) = rest.split_once(':')?;
-    let (device, function) = rest.split_once('.')?;
-    let lengths = (bus.len(), device.len(), function.len()) == (2, 2, 1);
-    let padded = segment.len() == 4 || segment.len() > 4 && !segment.starts_with('0');
-    if !(lengths && padded) {
+    let (segment, rest) = text.as_bytes().split_last_chunk()?;
+    let &[b':', bus1, bus0, b':', device1, device0, b'.', function] = rest else {
+        return None;
+    };
+    let padded = segment.len() == 4 || segment.len() > 4 && segment[0] != b'0';
+    if !padded || segment.len() > 8 {
         return None;
     }
-    let digits = |text: &str| {
-        let lower = text
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        lower.then(|| u32::from_str_radix(text, 16).ok()).flatten()
-    };
-    let byte = |text| u8::try_from(digits(text)?).ok();
-    Sbdf::new(digits(segment)?, byte(bus)?, byte(device)?, byte(function)?)
+    let segment = segment.iter().try_fold(0, |number, byte| {
+        Some(number << 4 | u32::from(digit(*byte)?))
+    })?;
+    let byte = |high, low| Some(digit(high)? << 4 | digit(low)?);
+    Sbdf::new(
+        segment,
+        byte(bus1, bus0)?,
+        byte(device1, device0)?,
+        digit(function)?,
+    )
+}
+
+/// A lower-case hexadecimal digit's value.
+const fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -186,6 +197,10 @@ mod tests {
             "0000:0b:00",
             "+000:0b:00.0",
             "0000:0b:00.0 ",
+            "000:0b:00.0",
+            "100000000:0b:00.0",
+            "0000:0b:0g.0",
+            "é00:0b:00.0",
         ] {
             assert!(bad.parse::<Sbdf>().is_err(), "{bad}");
         }

@@ -33,9 +33,9 @@ pub struct Function {
     pub parent: Option<Sbdf>,
     /// The physical function, if this is an SR-IOV virtual function.
     pub physfn: Option<Sbdf>,
-    /// IOMMU group.
+    /// IOMMU group; `None` where it has none, or where it was not asked for.
     pub iommu_group: Option<u32>,
-    /// Name of the bound driver.
+    /// Name of the bound driver; `None` where it has none, or where it was not asked for.
     pub driver: Option<String>,
     /// Words of `reset_method`, in order; `None` where the file is missing or was not read.
     pub reset_methods: Option<Vec<String>>,
@@ -63,6 +63,11 @@ impl Topology {
     /// All functions, by address.
     pub fn iter(&self) -> impl Iterator<Item = &Function> {
         self.functions.values()
+    }
+
+    /// All functions, by address, to be completed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Function> {
+        self.functions.values_mut()
     }
 
     /// The bridges above a function, nearest first.

@@ -362,8 +362,7 @@ impl Key {
             return Some(text);
         }
         let limit = self.max_length?;
-        (value.len() > limit.into())
-            .then(|| format!("value may only be {limit} characters long"))
+        (value.len() > limit.into()).then(|| format!("value may only be {limit} characters long"))
     }
 }
 
