@@ -1,6 +1,6 @@
 //! What a hook costs, as a whole process, beside what else Proxmox could call.
 //!
-//! `cargo bench --bench hook` prints the table of docs/performance.md. `ROUNDS=301` changes the number of rounds.
+//! `cargo bench --bench hook` prints the table of docs/performance.md. `ROUNDS=50` changes the number of rounds.
 
 #![allow(
     clippy::print_stdout,
@@ -47,7 +47,7 @@ fn main() {
     let rounds = std::env::var("ROUNDS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let rounds = rounds.unwrap_or(101);
+    let rounds = rounds.unwrap_or(20);
     let tree = support::program::copy_of(&support::program::example("x399-two-7900xt"));
     std::fs::create_dir(tree.path().join("dev")).expect("directory");
     let socket = UnixDatagram::bind(tree.path().join("dev/log")).expect("socket");
@@ -82,7 +82,7 @@ fn main() {
     ];
     let times = wall(&programs, rounds);
     println!(
-        "{rounds} rounds; wall time as the median, and in ratio to /bin/true: medians, and tenth percentiles\n"
+        "{rounds} rounds of ten runs each; wall time as the median, and in ratio to /bin/true: medians, and tenth percentiles\n"
     );
     println!("| program | µs | ratio | ratio, p10 | system calls | instructions | peak KiB |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");

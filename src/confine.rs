@@ -9,7 +9,7 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, stat, umask};
 use nix::unistd::close;
 
 /// The first descriptor that has no meaning of its own.
@@ -65,8 +65,7 @@ pub fn reader() {
 /// It must come before the program opens anything itself, and after [`standard_descriptors`].
 fn close_inherited() {
     // Since Linux 6.2 the size of this directory is the number of its entries. Usually there are three.
-    let three = std::fs::metadata("/proc/self/fd").is_ok_and(|fd| fd.len() == FIRST as u64);
-    if three {
+    if stat("/proc/self/fd").is_ok_and(|directory| directory.st_size == i64::from(FIRST)) {
         return;
     }
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {

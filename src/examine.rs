@@ -829,7 +829,7 @@ impl<'a> Chain<'a> {
         let words = plan::mapping_words(name, &after);
         let fix = model::Fix {
             strategy: "mapping",
-            set: serde_json::Map::new(),
+            set: BTreeMap::new(),
             commands: vec![plan::command(&words)],
             mapping: Some(model::MappingChange {
                 name: name.to_owned(),
@@ -1042,13 +1042,9 @@ fn fix(vmid: Vmid, repair: &Repair) -> model::Fix {
     model::Fix {
         strategy: repair.kind.as_str(),
         set: if automatic {
-            repair
-                .set
-                .iter()
-                .map(|(index, value)| (index.to_string(), value.clone().into()))
-                .collect()
+            repair.set.clone()
         } else {
-            serde_json::Map::new()
+            BTreeMap::new()
         },
         commands: vec![plan::command(&repair.words(vmid))],
         notes: repair.notes.clone(),

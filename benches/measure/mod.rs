@@ -52,17 +52,24 @@ fn quiet(command: &mut Command) {
         .stderr(Stdio::null());
 }
 
-/// Wall times of each program, sorted: one run of each per round, so that whatever else the machine does hits all alike.
+/// How often a program runs in one round.
+const BLOCK: usize = 10;
+
+/// Wall times of each program, sorted: some runs of each per round, so that whatever else the machine does hits all alike.
+///
+/// The first run of each block does not count: what a large program leaves in the processor's caches is no use to the next
+/// one, and that should not be the next one's fault.
 pub fn wall(programs: &[Program], rounds: usize) -> Vec<Vec<Duration>> {
-    let mut times = vec![Vec::with_capacity(rounds); programs.len()];
-    for round in 0..=rounds {
+    let mut times = vec![Vec::with_capacity(rounds * BLOCK); programs.len()];
+    for _ in 0..rounds {
         for (program, times) in programs.iter().zip(&mut times) {
-            let mut command = program.command();
-            let start = Instant::now();
-            command.status().expect("the program runs");
-            // The first round fills the caches.
-            if round > 0 {
-                times.push(start.elapsed());
+            for run in 0..=BLOCK {
+                let mut command = program.command();
+                let start = Instant::now();
+                command.status().expect("the program runs");
+                if run > 0 {
+                    times.push(start.elapsed());
+                }
             }
         }
     }

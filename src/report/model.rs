@@ -1,13 +1,14 @@
 //! The answer of `check` as values: what the JSON says (schema 1) and what the text is written from.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
 use crate::pci::Widths;
 use crate::verdict::{Reason, Verdict};
-use crate::vmconf::Vmid;
+use crate::vmconf::{HostpciIndex, Vmid};
 
 /// The version of the JSON's shape.
 pub const SCHEMA: u32 = 1;
@@ -266,7 +267,7 @@ pub struct Fix {
     /// `explicit`, `split`, `mapping`, or `advice` for what a person has to decide.
     pub strategy: &'static str,
     /// Keys to set, with their new values.
-    pub set: serde_json::Map<String, serde_json::Value>,
+    pub set: BTreeMap<HostpciIndex, String>,
     /// Commands that do it.
     pub commands: Vec<String>,
     /// What to know before.

@@ -398,7 +398,6 @@ fn fix_block(page: &mut Page, entry: &Entry, fix: &Fix, palette: Palette) {
     if !fix.set.is_empty() {
         page.prose(11, "or in the config file:");
         for (key, value) in &fix.set {
-            let value = value.as_str().unwrap_or_default();
             page.verbatim(13, &format!("{key}: {}", text(value)));
         }
     }
