@@ -1,10 +1,14 @@
 //! How the program is linked.
 //!
 //! A hook costs about what starting a program costs, and a third of that is the dynamic linker. So the programs carry
-//! the unwinder themselves, in place of loading `libgcc_s.so.1` for it, and their relative relocations are packed.
+//! the unwinder themselves, in place of loading `libgcc_s.so.1` for it, and their relative relocations are packed. What
+//! the hook runs of the program lies in one place, so that few pages of the file have to be mapped for it.
 
 use std::path::Path;
 use std::process::Command;
+
+/// The functions that the hook runs; written by `benches/link-order`.
+const ORDER: &str = "packaging/generated/hook.ld";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -20,6 +24,14 @@ fn main() {
         println!("cargo:rustc-link-search=native={directory}");
         // Whole, and thus before the standard library: so the linker needs nothing from the shared one, and drops it.
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=gcc_eh");
+    }
+    println!("cargo:rerun-if-changed={ORDER}");
+    // Not every linker knows such scripts; GNU ld and the one that comes with Rust do.
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    if !flags.contains("fuse-ld") {
+        let order = Path::new(env!("CARGO_MANIFEST_DIR")).join(ORDER);
+        println!("cargo:rustc-link-arg-bins=-T");
+        println!("cargo:rustc-link-arg-bins={}", order.display());
     }
     if packs_relocations(&compiler) {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");

@@ -81,7 +81,8 @@ fn every_guest_shows_what_its_hosts_files_let_expect() {
         let function = addr(&passed["host"]).unwrap();
 
         // Only the function is asked for: its path and physical function come along.
-        let topology = host.topology([function]);
+        let mut topology = host.topology([function]);
+        host.add_places(&mut topology);
         let above: Vec<Sbdf> = topology.iter().map(|function| function.addr).collect();
         let mut known = 0;
         for expected in row["host"].as_array().unwrap() {

@@ -150,7 +150,7 @@ fn a_chained_script_gets_the_environment_and_no_descriptors() {
     std::fs::write(
         &script,
         format!(
-            "#!/bin/sh\n{{ ls /proc/$$/fd; env; grep -E 'NoNewPrivs|^Umask' /proc/$$/status; }} >{}\n",
+            "#!/bin/sh\n{{ ls /proc/$$/fd; env; grep -E 'NoNewPrivs|^Umask|SigIgn|SigBlk' /proc/$$/status; }} >{}\n",
             seen.display()
         ),
     )
@@ -185,6 +185,75 @@ fn a_chained_script_gets_the_environment_and_no_descriptors() {
             "{line} is not in {seen}"
         );
     }
+    // A program expects SIGPIPE to end it where nobody reads on.
+    for mask in ["SigIgn:\t", "SigBlk:\t"] {
+        let bits = seen.lines().find_map(|line| line.strip_prefix(mask));
+        let bits = u64::from_str_radix(bits.expect("a mask"), 16).expect("a mask");
+        assert_eq!(
+            bits >> (nix::sys::signal::Signal::SIGPIPE as i32 - 1) & 1,
+            0,
+            "{mask}{bits:x}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_standard_descriptor_is_no_place_for_a_file() {
+    let tree = tree();
+    let arguments = ["hook", "101", "pre-stop"];
+    let own = env!("CARGO_BIN_EXE_pve-atomicops");
+    for closed in ["<&- >&- 2>&-", ">&-", "2>&- <&-"] {
+        let trace = tempfile::NamedTempFile::new().expect("a file");
+        let line = format!(
+            "exec strace -f -qq -e trace=openat,openat2 -o {} sh -c 'exec {own} --root {} {} {closed}'",
+            trace.path().display(),
+            tree.path().display(),
+            arguments.join(" ")
+        );
+        let ended = Command::new("sh").args(["-c", &line]).status();
+        assert!(ended.expect("it runs").success(), "{closed}");
+        let trace = std::fs::read_to_string(trace.path()).expect("the trace");
+        // After the libraries of the program.
+        let ours = trace
+            .lines()
+            .filter(|line| !line.contains(".so") && !line.contains("ENOENT"));
+        let ours: Vec<_> = ours
+            .skip_while(|line| !line.contains("/dev/null"))
+            .collect();
+        let missing = closed.matches("&-").count();
+        for (at, line) in ours.iter().enumerate() {
+            let (_, number) = line.rsplit_once(" = ").expect("a result");
+            let number: usize = number.trim().parse().expect("a descriptor");
+            assert_eq!(
+                at < missing,
+                line.contains("\"/dev/null\""),
+                "{closed}: {ours:#?}"
+            );
+            assert_eq!(at < missing, number < 3, "{closed}: {ours:#?}");
+        }
+        assert!(ours.len() > missing, "{closed}: {ours:#?}");
+    }
+}
+
+#[test]
+fn only_the_entry_is_unsafe() {
+    // The compiler holds the library to it; beside it there is the program's entry alone.
+    let library = include_str!("../../src/lib.rs");
+    assert!(library.contains("#![forbid(unsafe_code)]"));
+    let entry = include_str!("../../src/main.rs");
+    let unsafe_lines: Vec<_> = entry
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("unsafe") && !line.starts_with("//"))
+        .collect();
+    assert_eq!(
+        unsafe_lines,
+        [
+            "#![allow(unsafe_code)]",
+            "#[unsafe(no_mangle)]",
+            "let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };",
+        ]
+    );
 }
 
 #[test]

@@ -85,15 +85,15 @@ fn the_hook_needs_few_system_calls() {
     // What starting any program costs here; the linker's part differs between systems.
     let base = system_calls(&Command::new("/bin/true"));
     for (vmid, phase, limit) in [
-        (101, "pre-start", 285),
-        (102, "pre-start", 215),
-        (101, "post-start", 66),
-        (101, "pre-stop", 66),
-        (101, "post-stop", 66),
+        (101, "pre-start", 240),
+        (102, "pre-start", 176),
+        (101, "post-start", 42),
+        (101, "pre-stop", 42),
+        (101, "post-stop", 42),
     ] {
         let calls = system_calls(&hook(tree.path(), vmid, phase)) - base;
         println!("{vmid} {phase}: {calls} system calls more than /bin/true");
-        // A few come and go with the order in which two threads run.
+        // A few come and go with the order in which two threads run, and some more are needed before Linux 6.2.
         assert!(calls <= limit, "{vmid} {phase}: {calls}");
     }
 }
@@ -145,9 +145,9 @@ fn what_several_vms_share_is_read_once() {
     once.dedup();
     assert_eq!(once.len(), 16, "a function was read twice");
     assert!(bytes.iter().all(|(_, bytes)| *bytes <= 256), "{bytes:?}");
-    // Opened by name, listed through that descriptor, and opened again to read links in it.
+    // Opened to be listed, and to read links in it.
     let listings = opened.iter().filter(|path| *path == "/sys/bus/pci/devices");
-    assert_eq!(listings.count(), 3);
+    assert_eq!(listings.count(), 2);
     for once in ["/var/lib/dpkg/status", "/proc/sys/kernel/osrelease"] {
         assert_eq!(
             opened.iter().filter(|path| *path == once).count(),
@@ -192,7 +192,7 @@ fn instructions_stay_within_bounds() {
     let work = of("pre-start") - of("pre-stop");
     println!("{work} instructions for VM 101");
     // A fifth more than measured, in a build without optimization; half of it is what an archive costs.
-    assert!(work <= 7_200_000, "{work}");
+    assert!(work <= 5_800_000, "{work}");
     // And the number of VMs is a factor, not more.
     let check = |vms: u32| {
         let tree = (0..vms).fold(large_host(1), |tree: HostTree, number| {
