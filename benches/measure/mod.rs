@@ -26,6 +26,22 @@ impl Program {
         }
     }
 
+    /// The same program with one word in place of another.
+    pub fn with(&self, old: &str, new: &str) -> Self {
+        let mut changed = self.clone();
+        for word in &mut changed.words {
+            if word == old {
+                new.clone_into(word);
+            }
+        }
+        changed
+    }
+
+    /// Runs it once.
+    pub fn run(&self) {
+        self.command().status().expect("the program runs");
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]);
@@ -52,24 +68,23 @@ fn quiet(command: &mut Command) {
         .stderr(Stdio::null());
 }
 
-/// How often a program runs in one round.
-const BLOCK: usize = 10;
-
-/// Wall times of each program, sorted: some runs of each per round, so that whatever else the machine does hits all alike.
+/// Wall times of each program, sorted: one run of each per round, so that whatever else the machine does hits all alike.
 ///
-/// The first run of each block does not count: what a large program leaves in the processor's caches is no use to the next
-/// one, and that should not be the next one's fault.
+/// What a program finds in the processor's caches depends on the one before it. So the order changes: over the rounds,
+/// with a prime number of programs, each runs after each other equally often.
 pub fn wall(programs: &[Program], rounds: usize) -> Vec<Vec<Duration>> {
-    let mut times = vec![Vec::with_capacity(rounds * BLOCK); programs.len()];
-    for _ in 0..rounds {
-        for (program, times) in programs.iter().zip(&mut times) {
-            for run in 0..=BLOCK {
-                let mut command = program.command();
-                let start = Instant::now();
-                command.status().expect("the program runs");
-                if run > 0 {
-                    times.push(start.elapsed());
-                }
+    let count = programs.len();
+    let mut times = vec![Vec::with_capacity(rounds); count];
+    for round in 0..=rounds {
+        let stride = 1 + round % (count - 1);
+        for place in 0..count {
+            let at = place * stride % count;
+            let mut command = programs[at].command();
+            let start = Instant::now();
+            command.status().expect("the program runs");
+            // The first round fills the caches.
+            if round > 0 {
+                times[at].push(start.elapsed());
             }
         }
     }
