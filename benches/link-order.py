@@ -15,6 +15,9 @@ ORDER = "packaging/generated/hook.ld"
 # One VM with a finding and one without; then the phases that have nothing to do.
 CALLS = ("101 pre-start", "102 pre-start", "101 post-start", "101 post-stop")
 
+# Bytes of a name's functions that may come along unused.
+SPARE = 2048
+
 ran = []
 
 
@@ -33,12 +36,13 @@ class Once(gdb.Breakpoint):
 
 
 def functions(program):
-    """Addresses in the file and names of all functions."""
-    listing = subprocess.run(["nm", "--defined-only", program], check=True, capture_output=True, text=True)
+    """Addresses in the file, sizes and names of all functions."""
+    listing = subprocess.run(["nm", "-S", "--defined-only", program], check=True, capture_output=True, text=True)
     for line in listing.stdout.splitlines():
-        address, kind, name = line.split()
+        # Without a size where the symbol has none.
+        address, *size, kind, name = line.split()
         if kind in "tT":
-            yield int(address, 16), name
+            yield int(address, 16), int(*size, 16) if size else 0, name
 
 
 def trace(program, words):
@@ -47,7 +51,7 @@ def trace(program, words):
     gdb.execute("starti", to_string=True)
     mappings = gdb.execute("info proc mappings", to_string=True).splitlines()
     base = next(int(line.split()[0], 16) for line in mappings if line.endswith(program))
-    breakpoints = [Once(base + address, name) for address, name in functions(program)]
+    breakpoints = [Once(base + address, name) for address, _, name in functions(program)]
     gdb.execute("continue", to_string=True)
     for breakpoint in breakpoints:
         breakpoint.delete()
@@ -71,12 +75,14 @@ def main():
         log.bind(os.path.join(tree, "dev/log"))
         for call in CALLS:
             trace(program, f"--root {tree} hook {call}")
-    names = [name for _, name in functions(program)]
     patterns = dict.fromkeys(pattern(name) for name in ran if name.startswith(("_ZN", "_R")))
-    # Functions of generic types share names: of such, nearly all would be the wrong ones.
-    alike = collections.Counter(pattern(name) for name in names)
-    used = collections.Counter(pattern(name) for name in ran)
-    patterns = [section for section in patterns if alike[section] <= 2 * used[section]]
+    # Functions of generic types share names: of such, nearly all bytes could be the wrong ones.
+    alike, used = collections.Counter(), collections.Counter()
+    for _, size, name in functions(program):
+        alike[pattern(name)] += size
+        if name in ran:
+            used[pattern(name)] += size
+    patterns = [section for section in patterns if alike[section] <= 2 * used[section] + SPARE]
     with open(ORDER, "w", encoding="ascii") as order:
         order.write("/* Written by benches/link-order: the functions that the hook runs, in the order of their first call. */\n")
         order.write("SECTIONS\n{\n  .text.hook :\n  {\n")
