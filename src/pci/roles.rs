@@ -137,6 +137,10 @@ pub enum Bridge {
 /// What [`trace`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
+    /// The function that was asked for.
+    pub addr: Sbdf,
+    /// Whether it is a virtual function.
+    pub is_virtual: bool,
     /// The device; `None` if it has no PCI Express capability.
     pub requester: Result<Option<Requester>, Unreadable>,
     /// The bridges above it, nearest first; the first one that could not be read otherwise.
@@ -147,7 +151,10 @@ pub struct Trace {
 ///
 /// It looks at the function itself, also where that is a virtual one.
 pub fn trace(topology: &Topology, addr: Sbdf) -> Trace {
+    let function = topology.get(addr);
     Trace {
+        addr,
+        is_virtual: function.is_some_and(|function| function.physfn.is_some()),
         requester: requester(topology, addr),
         bridges: bridges(topology, addr),
     }

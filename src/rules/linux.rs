@@ -11,8 +11,8 @@
 use std::fmt;
 
 use crate::pci::express::PortType;
-use crate::pci::roles::{self, Bridge, RootPort, SwitchPort, Unreadable, UpstreamPort};
-use crate::pci::{Sbdf, Topology, Width};
+use crate::pci::roles::{Bridge, RootPort, SwitchPort, Trace, Unreadable, UpstreamPort};
+use crate::pci::{Sbdf, Width};
 
 /// A text of `pci_enable_atomic_ops_to_root`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,33 +142,30 @@ impl Denial {
     }
 }
 
-/// Whether the kernel lets a device send requests of one width.
+/// Whether the kernel lets the device at the lower end of a path send requests of one width.
 ///
 /// Any bridge above it that could not be read makes the answer [`Denial::Unreadable`], even where another one refuses.
 pub fn enable_atomic_ops_to_root(
-    topology: &Topology,
-    addr: Sbdf,
+    path: &Trace,
     width: Width,
     revision: Revision,
 ) -> Result<(), Denial> {
-    let trace = roles::trace(topology, addr);
-    if topology
-        .get(addr)
-        .is_some_and(|device| device.physfn.is_some())
-    {
+    let addr = path.addr;
+    if path.is_virtual {
         return Err(Denial::VirtualFunction { addr });
     }
-    let requester = trace.requester?.ok_or(Denial::NotExpress { addr })?;
+    let requester = path.requester.as_ref().map_err(Clone::clone)?;
+    let requester = requester.as_ref().ok_or(Denial::NotExpress { addr })?;
     let port_type = requester.port_type();
     match port_type {
         PortType::Endpoint | PortType::LegacyEndpoint => {}
         PortType::IntegratedEndpoint if revision < Revision::IntegratedRefused => {}
         _ => return Err(Denial::DeviceType { addr, port_type }),
     }
-    let bridges = trace.bridges?;
+    let bridges = path.bridges.as_ref().map_err(Clone::clone)?;
 
     if revision == Revision::Original {
-        for bridge in &bridges {
+        for bridge in bridges {
             match bridge {
                 Bridge::Upstream(port) => {
                     upstream_port_routes(port)?;
@@ -322,12 +319,13 @@ mod tests {
     use super::{Denial, Kernel, Revision, Side, enable_atomic_ops_to_root};
     use crate::pci::Width;
     use crate::pci::express::PortType;
+    use crate::pci::roles;
     use crate::rules::testing::*;
 
     const GPU: &str = "0000:0b:00.0";
 
     fn ask(host: &Host, width: Width, revision: Revision) -> Result<(), Denial> {
-        enable_atomic_ops_to_root(&host.0, at(GPU), width, revision)
+        enable_atomic_ops_to_root(&roles::trace(&host.0, at(GPU)), width, revision)
     }
 
     /// The answer for 32 bit, which has to be the same under every revision.

@@ -6,7 +6,7 @@
 //! [`super::qemu`].
 
 use super::linux::{self, Kernel};
-use crate::pci::roles::{self, Unreadable};
+use crate::pci::roles::{self, Trace, Unreadable};
 use crate::pci::{Sbdf, Topology, Width, Widths};
 
 /// What the host offers for one function.
@@ -107,8 +107,8 @@ pub fn host_answer(topology: &Topology, addr: Sbdf, kernel: &Kernel) -> HostAnsw
             release: kernel.release().unwrap_or_default().to_owned(),
         });
     }
-    let addr = topology.physical(addr);
-    let own = match own_widths(topology, addr) {
+    let path = roles::trace(topology, topology.physical(addr));
+    let own = match own_widths(&path) {
         Ok(own) => own,
         Err(denial) => return refuse(denial),
     };
@@ -117,7 +117,7 @@ pub fn host_answer(topology: &Topology, addr: Sbdf, kernel: &Kernel) -> HostAnsw
     let mut answers = vec![Widths::NONE; kernel.revisions().len()];
     for width in own.iter() {
         for (revision, answer) in kernel.revisions().iter().zip(&mut answers) {
-            match linux::enable_atomic_ops_to_root(topology, addr, width, *revision) {
+            match linux::enable_atomic_ops_to_root(&path, width, *revision) {
                 Ok(()) => *answer = answer.with(width),
                 Err(error) => {
                     denial.get_or_insert(HostDenial::Path(error));
@@ -142,10 +142,10 @@ const fn refuse(denial: HostDenial) -> HostAnswer {
 }
 
 /// The completer bits of the function itself, of which there is at least one.
-fn own_widths(topology: &Topology, addr: Sbdf) -> Result<Widths, HostDenial> {
-    let requester = roles::trace(topology, addr)
-        .requester?
-        .ok_or(HostDenial::NotExpress { addr })?;
+fn own_widths(path: &Trace) -> Result<Widths, HostDenial> {
+    let addr = path.addr;
+    let requester = path.requester.as_ref().map_err(Clone::clone)?;
+    let requester = requester.ok_or(HostDenial::NotExpress { addr })?;
     if !requester.has_devcap2() {
         return Err(HostDenial::NoDevcap2 { addr });
     }

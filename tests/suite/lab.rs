@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use pve_atomicops::pci::express::{DevCap2, DevCtl2, Express, PortType};
+use pve_atomicops::pci::roles::trace;
 use pve_atomicops::pci::{Function, Registers, Sbdf, Topology, Width, Widths};
 use pve_atomicops::rules::guest::{GuestPlace, Upstream};
 use pve_atomicops::rules::linux::{Kernel, Revision, enable_atomic_ops_to_root};
@@ -196,7 +197,7 @@ fn reported(topology: &Topology, addr: Sbdf, revision: Revision) -> Widths {
         .devcap2
         .map_or(Widths::NONE, DevCap2::atomic_op_completer)
         .iter()
-        .filter(|width| enable_atomic_ops_to_root(topology, pdev, *width, revision).is_ok())
+        .filter(|width| enable_atomic_ops_to_root(&trace(topology, pdev), *width, revision).is_ok())
         .collect()
 }
 
