@@ -365,6 +365,7 @@ fn phase(
                 |problem| trouble(call, &problem),
                 |examined| {
                     examined
+                        .map(ManuallyDrop::new)
                         .map(|examined| decide(call, start, host, settings, &examined))
                         .unwrap_or_default()
                 },
@@ -387,11 +388,7 @@ fn phase(
 }
 
 /// Reads and examines the VM; `None` where its configuration is not here.
-fn examine(
-    call: &Call,
-    host: &Host,
-    settings: &Settings,
-) -> Result<Option<ManuallyDrop<Examined>>, String> {
+fn examine(call: &Call, host: &Host, settings: &Settings) -> Result<Option<Examined>, String> {
     let bytes = match host.vm_config(call.vmid) {
         Ok(Some(bytes)) => bytes,
         // It is still on the node that the VM comes from.
@@ -411,7 +408,7 @@ fn examine(
     if examined.report.reported {
         Names::new(host).fill(&mut examined.report);
     }
-    Ok(Some(ManuallyDrop::new(examined)))
+    Ok(Some(examined))
 }
 
 fn incoming_migration() -> bool {

@@ -37,9 +37,10 @@ impl Program {
         changed
     }
 
-    /// Runs it once.
+    /// Runs it once, which has to succeed.
     pub fn run(&self) {
-        self.command().status().expect("the program runs");
+        let status = self.command().status().expect("the program runs");
+        assert!(status.success(), "{}: {status}", self.name);
     }
 
     fn command(&self) -> Command {
